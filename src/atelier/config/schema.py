@@ -1,0 +1,289 @@
+"""Every key a run can set, by concern. The reference page in docs/ is generated from this file.
+
+Values come from four places, later ones winning: the defaults here, the recipe (and those it
+inherits), params.yaml, and `--set dotted.key=value`. A key that is not here is refused with a
+suggestion (see resolve.py). Cross-field rules that need arithmetic live in plan.py.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+PositiveInt = Annotated[int, Field(gt=0)]
+NonNegativeInt = Annotated[int, Field(ge=0)]
+PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Fraction = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+
+
+class Section(BaseModel):
+    """Base of every section: unknown keys are errors, values are frozen once resolved."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+
+
+class DataConfig(Section):
+    """Which prompts are trained on and which are held out."""
+
+    source: Literal["scenes", "ocr_text", "geneval", "unigenbench", "deepgen", "paircomp"] = Field(
+        "scenes", description="The embedded scene world, or the format of the prompt file."
+    )
+    path: str | None = Field(None, description="Prompt file; required unless source is scenes.")
+    heldout_path: str | None = Field(
+        None, description="Held-out prompt file; without it prompts are split by content."
+    )
+    scene_kind: Literal["word", "shapes", "mixed"] = Field(
+        "word", description="Kind of scene to sample (source: scenes)."
+    )
+    train_prompts: PositiveInt = Field(2048, description="Training prompts to keep or generate.")
+    heldout_prompts: PositiveInt = Field(256, description="Held-out prompts to keep or generate.")
+    seed: NonNegativeInt = Field(0, description="Seed of the generated scenes and of the split.")
+
+
+class LoraConfig(Section):
+    """Low-rank adapter (peft) on the transformer."""
+
+    rank: PositiveInt = Field(32, description="Rank of the adapter.")
+    alpha: PositiveInt = Field(64, description="Scale numerator: the update is alpha/rank * BA.")
+    target_modules: list[str] = Field(
+        default=[
+            "attn.to_q",
+            "attn.to_k",
+            "attn.to_v",
+            "attn.to_out.0",
+            "attn.add_q_proj",
+            "attn.add_k_proj",
+            "attn.add_v_proj",
+            "attn.to_add_out",
+        ],
+        description="Module name suffixes that get an adapter (spec flow 3.6).",
+    )
+
+
+class PolicyConfig(Section):
+    """The model that is trained."""
+
+    family: Literal["sd3"] = Field("sd3", description="Policy family.")
+    path: str = Field(
+        "assets/tiny-sd3", description="Pipeline directory or hub id to start from."
+    )
+    trainable: Literal["full", "lora"] = Field("full", description="What is trained.")
+    lora: LoraConfig = LoraConfig()
+    dtype: Literal["float32", "bfloat16", "float16"] = Field(
+        "float32", description="Compute dtype of the transformer; latents are always float32."
+    )
+    gradient_checkpointing: bool = Field(False, description="Recompute activations in backward.")
+
+
+class WindowConfig(Section):
+    """Which denoising steps are stochastic and trained (spec flow 2.2)."""
+
+    strategy: Literal["all", "fast"] = Field(
+        "fast", description="all: every step but a deterministic last one; fast: a random window."
+    )
+    size: PositiveInt = Field(2, description="Steps in the window (fast).")
+    range: tuple[NonNegativeInt, PositiveInt] | None = Field(
+        None, description="[low, high): the window lies inside; default: first half of the steps."
+    )
+    scope: Literal["step"] = Field("step", description="Who shares one draw of the window.")
+
+
+class RolloutConfig(Section):
+    """How training images are sampled."""
+
+    group_size: PositiveInt = Field(16, description="Images per prompt.")
+    num_inference_steps: PositiveInt = Field(8, description="Denoising steps.")
+    guidance_scale: Annotated[float, Field(ge=1, allow_inf_nan=False)] = Field(
+        1.0, description="Classifier-free guidance; 1 samples without it."
+    )
+    dynamics: Literal["flow_sde", "cps"] = Field(
+        "cps", description="Stochastic transition inside the window (spec flow 1.1, 1.2)."
+    )
+    noise_level: NonNegativeFloat = Field(
+        0.4, description="Noise of a stochastic step: a of flow_sde, or of cps (at most 1)."
+    )
+    window: WindowConfig = WindowConfig()
+    micro_batch_size: PositiveInt = Field(
+        16, description="Images sampled and replayed together; never depends on world size."
+    )
+    old_log_prob: Literal["rollout", "recompute"] = Field(
+        "rollout", description="Old log-probs as sampled, or recomputed in the training graph."
+    )
+
+
+class AlgorithmConfig(Section):
+    """Advantages, loss and distance to the reference."""
+
+    name: Literal["flow_grpo"] = Field("flow_grpo", description="Algorithm.")
+    advantage_std: Literal["group", "batch", "none"] = Field(
+        "group", description="What a group-centred reward is divided by."
+    )
+    advantage_clip: PositiveFloat = Field(5.0, description="Advantages are clamped to +-this.")
+    clip_range: PositiveFloat = Field(
+        1e-3, description="Ratio clip below 1, and above 1 unless clip_range_high is set."
+    )
+    clip_range_high: PositiveFloat | None = Field(None, description="Ratio clip above 1.")
+    beta: NonNegativeFloat = Field(0.0, description="Weight of the KL to the reference.")
+    kl: Literal["latent_mean", "velocity"] = Field(
+        "latent_mean", description="Form of the KL (spec flow 3.3)."
+    )
+
+
+class EmaConfig(Section):
+    """Moving average of the trained parameters (spec flow 3.6)."""
+
+    enabled: bool = Field(True, description="Keep a moving average; evaluation and export use it.")
+    decay: Fraction = Field(0.9, description="Largest decay; (1+n)/(10+n) before it is reached.")
+    every: PositiveInt = Field(1, description="Optimizer updates between two averages.")
+
+
+class TrainConfig(Section):
+    """The loop and the optimizer."""
+
+    seed: NonNegativeInt = Field(1, description="Seed of every draw of the run.")
+    steps: PositiveInt = Field(60, description="Rollout steps.")
+    prompts_per_step: PositiveInt = Field(12, description="Prompts (groups) in a step.")
+    updates_per_step: PositiveInt = Field(2, description="Optimizer updates in a step.")
+    learning_rate: PositiveFloat = Field(2e-5, description="AdamW learning rate, constant.")
+    weight_decay: NonNegativeFloat = Field(1e-4, description="AdamW weight decay.")
+    adam_betas: tuple[Fraction, Fraction] = Field((0.9, 0.999), description="AdamW betas.")
+    adam_epsilon: PositiveFloat = Field(1e-8, description="AdamW epsilon.")
+    max_grad_norm: PositiveFloat = Field(1.0, description="Gradient norm clip.")
+    ema: EmaConfig = EmaConfig()
+    checkpoint_every: PositiveInt = Field(10, description="Steps between two checkpoints.")
+    keep_checkpoints: PositiveInt = Field(2, description="Newest checkpoints kept.")
+    evaluate_every: NonNegativeInt = Field(
+        20, description="Steps between two periodic evaluations; 0: none."
+    )
+    replay_gate: Fraction = Field(
+        0.1, description="Largest mean |ratio-1| before the first update, in clip ranges."
+    )
+
+
+class OcrConfig(Section):
+    """Text in the image, read by PP-OCR through rapidocr (spec flow 5)."""
+
+    weight: float = Field(1.0, description="Weight in the sum; 0 only logs.")
+    detect: bool = Field(True, description="Find text boxes first; false reads the whole image.")
+    min_confidence: Fraction = Field(0.0, description="Recognised lines below are ignored.")
+    box_order: Literal["detected", "reading"] = Field(
+        "detected", description="Order of the lines joined: as detected, or top-left first."
+    )
+    unicode_normalization: Literal["none", "NFKC"] = Field(
+        "none", description="Normalisation of both texts before they are compared."
+    )
+    workers: PositiveInt = Field(1, description="Scoring threads a trainer process runs.")
+
+
+class JpegConfig(Section):
+    """Size of the image as JPEG, labelled by direction (spec flow 5)."""
+
+    weight: float = Field(1.0, description="Weight in the sum; 0 only logs.")
+    quality: Annotated[int, Field(ge=1, le=100)] = Field(95, description="JPEG quality.")
+
+
+class RewardsConfig(Section):
+    """Rewards that are set are used; their weighted sum is what is trained on."""
+
+    ocr: OcrConfig | None = Field(None, description="Similarity of the text read to the target.")
+    jpeg_compressibility: JpegConfig | None = Field(
+        None, description="-kB/500: higher is more compressible."
+    )
+    jpeg_incompressibility: JpegConfig | None = Field(
+        None, description="kB: higher is less compressible."
+    )
+    min_valid_share: Fraction = Field(
+        0.9, description="Share of a step's images that must have a score, else the run stops."
+    )
+    deadline: PositiveFloat = Field(
+        600.0, description="Seconds a step waits for its scores before they count as missing."
+    )
+
+
+class EvaluationConfig(Section):
+    """Held-out evaluation, before, during and after training."""
+
+    suite: Literal["ocr"] = Field("ocr", description="Evaluation suite.")
+    prompts: PositiveInt = Field(256, description="Held-out prompts of baseline and final.")
+    periodic_prompts: PositiveInt = Field(64, description="Held-out prompts of a periodic one.")
+    num_inference_steps: PositiveInt = Field(8, description="Denoising steps (deterministic ODE).")
+    guidance_scale: Annotated[float, Field(ge=1, allow_inf_nan=False)] = Field(
+        1.0, description="Classifier-free guidance of the evaluated images."
+    )
+    seed: NonNegativeInt = Field(0, description="Seed of the fixed noise, one draw a prompt.")
+    micro_batch_size: PositiveInt = Field(16, description="Images generated together.")
+    ocr: OcrConfig = Field(
+        OcrConfig(), description="How the suite reads text; independent of the reward's weight."
+    )
+    bootstrap_samples: PositiveInt = Field(
+        10_000, description="Resamples of the paired bootstrap intervals."
+    )
+
+
+class ExportConfig(Section):
+    """What is written at the end and proven by reloading."""
+
+    weights: Literal["ema", "raw"] = Field("ema", description="Averaged or last weights.")
+    formats: list[Literal["adapter", "merged"]] = Field(
+        default=["merged"],
+        description="adapter: LoRA for load_lora_weights; merged: full pipeline directory.",
+    )
+    dtype: Literal["float32", "bfloat16", "float16"] = Field(
+        "float32", description="Dtype of the merged weights; 16 bit is rounded once."
+    )
+    min_update_survival: Fraction = Field(
+        0.9, description="Share of the update that must survive rounding to 16 bit."
+    )
+    verify_prompts: PositiveInt = Field(4, description="Images compared in a clean process.")
+
+
+class LaunchConfig(Section):
+    """How the trainer process is started."""
+
+    processes: PositiveInt = Field(1, description="Ranks (torchrun --nproc-per-node).")
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="Where the ranks compute.")
+    engine: Literal["ddp", "deepspeed"] = Field("ddp", description="Distributed engine.")
+    zero_stage: Literal[2, 3] = Field(2, description="DeepSpeed ZeRO stage.")
+    threads: PositiveInt = Field(
+        2, description="CPU threads of all ranks together; fixed, because it can change sums."
+    )
+    max_restarts: NonNegativeInt = Field(2, description="Crashes after which a stage gives up.")
+
+
+class TrackingConfig(Section):
+    """Where the run is mirrored for people to look at."""
+
+    mlflow_uri: str | None = Field(
+        None, description="MLflow tracking URI; default: the SQLite store of the project."
+    )
+    experiment: str = Field("atelier", description="MLflow experiment.")
+    run_name: str | None = Field(None, description="Name of the run; default: recipe and seed.")
+    images: PositiveInt = Field(16, description="Images in a logged grid.")
+
+
+class RunConfig(Section):
+    """A whole run."""
+
+    recipe: str | None = Field(None, description="Recipe the values come from, for the record.")
+    data: DataConfig = DataConfig()
+    policy: PolicyConfig = PolicyConfig()
+    rollout: RolloutConfig = RolloutConfig()
+    algorithm: AlgorithmConfig = AlgorithmConfig()
+    train: TrainConfig = TrainConfig()
+    rewards: RewardsConfig = RewardsConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+    export: ExportConfig = ExportConfig()
+    launch: LaunchConfig = LaunchConfig()
+    tracking: TrackingConfig = TrackingConfig()
+
+    @model_validator(mode="after")
+    def _fields_that_exclude_each_other(self) -> RunConfig:
+        if self.data.source != "scenes" and self.data.path is None:
+            raise ValueError(f"data.path is required when data.source is {self.data.source}")
+        if self.rollout.dynamics == "cps" and self.rollout.noise_level > 1:
+            raise ValueError("rollout.noise_level is at most 1 with rollout.dynamics: cps")
+        if "adapter" in self.export.formats and self.policy.trainable != "lora":
+            raise ValueError("export.formats: adapter needs policy.trainable: lora")
+        return self

@@ -1,0 +1,77 @@
+"""What a reward is: a batch of images in, one score or one typed absence an image out.
+
+A score that could not be had is `Missing`, never a number: an outage must not look like a bad
+image (design section 3). A batch carries group ids and, where the task has them, source images
+(editing) and partner images (paired prompts), so that group-wise and relative rewards need no
+second protocol.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from PIL.Image import Image
+
+Direction = Literal["higher_is_better", "lower_is_better"]
+
+
+@dataclass(frozen=True)
+class Missing:
+    """A score that could not be had, and why."""
+
+    reason: str
+
+
+Score = float | Missing
+
+
+@dataclass(frozen=True)
+class ScoreBatch:
+    """Images to score. All sequences have one entry an image, in the same order."""
+
+    images: Sequence[Image]
+    prompts: Sequence[str]
+    metadata: Sequence[Mapping[str, Any]]
+    group_ids: Sequence[int]
+    source_images: Sequence[Image | None] | None = None
+    partner_images: Sequence[Image | None] | None = None
+
+    def __post_init__(self) -> None:
+        lengths = {
+            name: len(value)
+            for name, value in vars(self).items()
+            if value is not None
+        }
+        if len(set(lengths.values())) > 1:
+            raise ValueError(f"a score batch needs one entry an image in every field: {lengths}")
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+
+@dataclass(frozen=True)
+class Scores:
+    """One reward's scores, in the order of the batch, with what was seen (e.g. the text read)."""
+
+    name: str
+    values: Sequence[Score]
+    details: Sequence[Mapping[str, Any]] = field(default_factory=list)
+
+
+class Scorer(Protocol):
+    """A reward. `golden` is a batch with known scores: it tells whether the scorer works."""
+
+    name: str
+    direction: Direction
+    value_range: tuple[float, float]
+    version: str
+
+    def score(self, batch: ScoreBatch) -> Scores:
+        """Score every image; an image that cannot be scored is Missing, not an exception."""
+        ...
+
+    def golden(self) -> tuple[ScoreBatch, Sequence[float], float]:
+        """A batch, its expected scores and the absolute tolerance."""
+        ...

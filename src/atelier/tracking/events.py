@@ -1,0 +1,71 @@
+"""Append-only JSON lines: the metrics and events of a run, readable with nothing but a pager.
+
+Within one life of a trainer the files only grow. A checkpoint stores their lengths, and a resume
+cuts them back to it, so a killed and resumed run leaves the same lines as an undisturbed one.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+
+class JsonLines:
+    """One JSON-lines file, opened for appending."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = path.open("ab")
+
+    def append(self, record: Mapping[str, Any]) -> None:
+        """Write one record and hand it to the operating system at once."""
+        line = json.dumps(_finite(dict(record)), separators=(",", ":"), allow_nan=False)
+        self._file.write(line.encode() + b"\n")
+        self._file.flush()
+
+    def offset(self) -> int:
+        """Length of the file in bytes, after forcing it to disk."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        return self._file.tell()
+
+    def cut_back(self, offset: int) -> None:
+        """Drop everything after `offset` bytes (what a killed life wrote after its checkpoint)."""
+        self._file.truncate(offset)
+        self._file.seek(0, os.SEEK_END)
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def read_json_lines(path: Path, start: int = 0) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield (offset after the record, record) for every complete line from byte `start` on.
+
+    A last line without its newline is still being written, and is left for the next call.
+    """
+    if not path.exists():
+        return
+    with path.open("rb") as file:
+        file.seek(start)
+        offset = start
+        for line in file:
+            if not line.endswith(b"\n"):
+                return
+            offset += len(line)
+            yield offset, json.loads(line)
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no NaN or infinity: they become strings, so that no reader takes them for numbers."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return repr(value)
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return value

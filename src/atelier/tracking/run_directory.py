@@ -1,0 +1,82 @@
+"""Where everything of a run lies (design section 4). One folder a stage, one writer a folder."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+STAGES = ("prepare", "baseline", "train", "evaluate", "export", "report")
+
+
+@dataclass(frozen=True)
+class RunDirectory:
+    """Paths of one run. Creating it touches nothing."""
+
+    root: Path
+
+    @property
+    def run_file(self) -> Path:
+        return self.root / "run.json"
+
+    @property
+    def data(self) -> Path:
+        """What the prepare stage writes: train.parquet, heldout.parquet, summary.json."""
+        return self.root / "data"
+
+    @property
+    def baseline(self) -> Path:
+        return self.root / "baseline"
+
+    @property
+    def train(self) -> Path:
+        return self.root / "train"
+
+    @property
+    def evaluate(self) -> Path:
+        return self.root / "evaluate"
+
+    @property
+    def export(self) -> Path:
+        return self.root / "export"
+
+    @property
+    def report(self) -> Path:
+        return self.root / "report"
+
+    @property
+    def metrics(self) -> Path:
+        return self.train / "metrics.jsonl"
+
+    @property
+    def events(self) -> Path:
+        return self.train / "events.jsonl"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.train / "checkpoints"
+
+    def config(self, stage: str) -> Path:
+        """The resolved configuration of one stage, the only one that stage reads."""
+        return self.root / "config" / f"{stage}.yaml"
+
+    def periodic_evaluation(self, suite: str, step: int) -> Path:
+        return self.train / "evaluation" / suite / f"step-{step:06d}"
+
+
+def write_text_atomically(path: Path, text: str) -> None:
+    """Write aside, force to disk, rename: a reader sees the old file or the new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    with aside.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    aside.replace(path)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a JSON document atomically, with keys sorted so that equal values are equal files."""
+    write_text_atomically(path, json.dumps(value, indent=2, sort_keys=True) + "\n")
