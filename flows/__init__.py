@@ -1,0 +1,1 @@
+"""Prefect flows, one file a flow: nothing but the order of things."""

@@ -1,0 +1,30 @@
+"""Where the repository's own files lie: recipes, assets, DeepSpeed settings, environments.
+
+Atelier runs from its checkout (`pip install -e .`). Paths in a configuration are relative to the
+repository, so that a run means the same from whatever directory it is started.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from atelier.errors import ConfigError
+
+
+def repository_root() -> Path:
+    """The checkout this library was imported from.
+
+    Raises ConfigError when the library was installed without its repository.
+    """
+    root = Path(__file__).resolve().parents[3]
+    if not (root / "pyproject.toml").is_file() or not (root / "recipes").is_dir():
+        raise ConfigError(
+            f"no repository at {root}: Atelier reads its recipes and assets from its checkout; "
+            "install it there with `pip install -e .`"
+        )
+    return root
+
+
+def from_root(path: str | Path) -> Path:
+    """`path` as it is when absolute, else relative to the repository."""
+    return repository_root() / path
