@@ -39,11 +39,7 @@ class ScoreBatch:
     partner_images: Sequence[Image | None] | None = None
 
     def __post_init__(self) -> None:
-        lengths = {
-            name: len(value)
-            for name, value in vars(self).items()
-            if value is not None
-        }
+        lengths = {name: len(value) for name, value in vars(self).items() if value is not None}
         if len(set(lengths.values())) > 1:
             raise ValueError(f"a score batch needs one entry an image in every field: {lengths}")
 

@@ -1,0 +1,94 @@
+"""Reward `ocr`: how much of the target text can be read in the image (spec flow 5).
+
+The target is `metadata["target"]`. An image without one has no score: it is Missing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from PIL import Image, ImageDraw, ImageFont
+
+from atelier.config.schema import OcrConfig
+from atelier.rewards import ocr_engine
+from atelier.rewards.base import Direction, Missing, Score, ScoreBatch, Scores
+from atelier.rewards.text import Normalization, normalize, reading_order, similarity
+
+logger = logging.getLogger(__name__)
+
+
+class OcrScorer:
+    """Similarity of the text read by PP-OCR to the target, in [0, 1].
+
+    Details: `text` (lines joined), `lines`, `confidence` (mean over the lines, None if nothing
+    was read) and `target`.
+    """
+
+    name = "ocr"
+    direction: Direction = "higher_is_better"
+    value_range = (0.0, 1.0)
+
+    def __init__(self, config: OcrConfig) -> None:
+        self.config = config
+        self.version = ocr_engine.version(config.detect)
+
+    def score(self, batch: ScoreBatch) -> Scores:
+        scored = [
+            self._score_image(image, metadata.get("target"))
+            for image, metadata in zip(batch.images, batch.metadata, strict=True)
+        ]
+        return Scores(self.name, [score for score, _ in scored], [seen for _, seen in scored])
+
+    def golden(self) -> tuple[ScoreBatch, Sequence[float], float]:
+        """A word read right, the same word with a wrong target, and an empty image."""
+        word = _render_word("HELLO")
+        images = [word, word, Image.new("RGB", word.size, "white")]
+        targets = ["Hello", "HELP", "HELLO"]
+        batch = ScoreBatch(
+            images=images,
+            prompts=[f'the word "{target}"' for target in targets],
+            metadata=[{"target": target} for target in targets],
+            group_ids=list(range(len(images))),
+        )
+        return batch, [1.0, 0.5, 0.0], 1e-6
+
+    def _score_image(self, image: Image.Image, target: Any) -> tuple[Score, Mapping[str, Any]]:
+        if not isinstance(target, str) or not normalize(target, self._normalization):
+            return Missing("the prompt's metadata has no target text"), {"target": target}
+        try:
+            lines = self._read(image)
+        except Exception as error:
+            # One unreadable image must not cost the batch, nor look like an image without text.
+            logger.exception("OCR failed on an image with target %r", target)
+            return Missing(f"OCR failed: {type(error).__name__}: {error}"), {"target": target}
+        texts = [line.text for line in lines]
+        confidence = sum(line.confidence for line in lines) / len(lines) if lines else None
+        return similarity(target, texts, self._normalization), {
+            "text": "".join(texts),
+            "lines": texts,
+            "confidence": confidence,
+            "target": target,
+        }
+
+    def _read(self, image: Image.Image) -> list[ocr_engine.Line]:
+        lines = ocr_engine.read_lines(image, self.config.detect)
+        lines = [line for line in lines if line.confidence >= self.config.min_confidence]
+        boxes = [line.box for line in lines if line.box is not None]
+        if self.config.box_order == "reading" and len(boxes) == len(lines):
+            lines = [lines[index] for index in reading_order(boxes)]
+        return lines
+
+    @property
+    def _normalization(self) -> Normalization:
+        return self.config.unicode_normalization
+
+
+def _render_word(text: str, size: tuple[int, int] = (192, 64)) -> Image.Image:
+    """Black on white in Pillow's own font, so that the sample needs no file."""
+    image = Image.new("RGB", size, "white")
+    centre = (size[0] / 2, size[1] / 2)
+    font = ImageFont.load_default(size=40)
+    ImageDraw.Draw(image).text(centre, text, fill="black", font=font, anchor="mm")
+    return image

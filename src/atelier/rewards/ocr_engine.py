@@ -1,0 +1,102 @@
+"""PP-OCR through rapidocr: an image in, the lines read in it out.
+
+Call flags of rapidocr stick to the engine object, and an engine is not made for two threads at
+once, so there is one engine a mode and thread (spec platform 16). Models come from the wheel: they
+are named by path, because rapidocr would download one that is only named by version.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL.Image import Image
+
+from atelier.errors import ConfigError
+from atelier.rewards.text import Box
+
+# Width to which the recogniser pads an image 48 pixels high. rapidocr's 320 is meant for lines of
+# print; a whole square image is 48 wide, and reading it takes a third of the time with 64, as well
+# (benchmarks/ocr_speed.py). Wider images get the width that they need in either case.
+WHOLE_IMAGE_WIDTH = 64
+_DETECTOR = "PP-OCRv6_det_small"
+_RECOGNIZER = "PP-OCRv6_rec_small"
+
+_engines = threading.local()
+
+
+@dataclass(frozen=True)
+class Line:
+    """One recognised line: its text, the confidence in [0, 1], its corners if it was detected."""
+
+    text: str
+    confidence: float
+    box: Box | None = None
+
+
+def version(detect: bool) -> str:
+    """What reads: package, models and mode. Scores of different versions do not compare."""
+    models = f"{_DETECTOR}+{_RECOGNIZER}" if detect else f"{_RECOGNIZER}/{WHOLE_IMAGE_WIDTH}"
+    return f"rapidocr-{metadata.version('rapidocr')}/{models}"
+
+
+def read_lines(image: Image, detect: bool) -> list[Line]:
+    """Read an image of any size.
+
+    Args:
+        image: any PIL mode; converted to RGB.
+        detect: find text boxes first (slow); else the whole image is read as one line.
+
+    Returns:
+        Lines with text, in the engine's order; empty if nothing was read.
+    """
+    blue_green_red = np.ascontiguousarray(np.asarray(image.convert("RGB"))[:, :, ::-1])
+    result = _engine(detect)(blue_green_red)
+    if result.txts is None:
+        return []
+    boxes = result.boxes.tolist() if detect else [None] * len(result.txts)
+    return [
+        Line(text, float(confidence), box)
+        for text, confidence, box in zip(result.txts, result.scores, boxes, strict=True)
+        if text and confidence > 0
+    ]
+
+
+def _engine(detect: bool) -> Any:
+    """The calling thread's engine for a mode, built on first use (about 0.3 s)."""
+    engines: dict[bool, Any] = _engines.__dict__.setdefault("by_mode", {})
+    if detect not in engines:
+        engines[detect] = _build_engine(detect)
+    return engines[detect]
+
+
+def _build_engine(detect: bool) -> Any:
+    import rapidocr
+
+    models = Path(rapidocr.__file__).parent / "models"
+    paths = {
+        "Det.model_path": models / f"{_DETECTOR}.onnx",
+        "Rec.model_path": models / f"{_RECOGNIZER}.onnx",
+    }
+    for path in paths.values():
+        if not path.is_file():
+            raise ConfigError(
+                f"rewards.ocr: rapidocr {metadata.version('rapidocr')} does not bring {path.name}; "
+                "install the version in the constraints file"
+            )
+    parameters: dict[str, Any] = {
+        **{key: str(path) for key, path in paths.items()},
+        "Global.log_level": "critical",  # an image without text is no warning here
+        "Global.text_score": 0.0,  # the published rule counts every line; see min_confidence
+        "Global.use_det": detect,
+        "Global.use_cls": False,
+        "EngineConfig.onnxruntime.intra_op_num_threads": 1,  # threads belong to the trainer
+        "EngineConfig.onnxruntime.inter_op_num_threads": 1,
+    }
+    if not detect:
+        parameters["Rec.rec_img_shape"] = [3, 48, WHOLE_IMAGE_WIDTH]
+    return rapidocr.RapidOCR(params=parameters)

@@ -1,0 +1,194 @@
+"""The rewards of a run together: scored in the background, collected in order, summed by weight.
+
+Every reward has its own threads, so a slow or hung one delays no other. onnxruntime and libjpeg
+release the GIL: scores are made while the next images are sampled. A remote scorer is one more
+`Scorer` whose `score` waits for an answer.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future, wait
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+from atelier.errors import ConfigError, Stopped
+from atelier.rewards.base import Missing, Score, ScoreBatch, Scorer, Scores
+from atelier.rewards.score_table import ScoreTable, tabulate
+from atelier.rewards.threads import ScoringThreads
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Reward:
+    """A scorer, its weight in the sum (0 only logs) and how many threads run it."""
+
+    scorer: Scorer
+    weight: float = 1.0
+    workers: int = 1
+
+
+@dataclass(frozen=True)
+class Submission:
+    """A batch on its way: one future a reward."""
+
+    batch: ScoreBatch
+    futures: dict[str, Future[Scores]]
+
+
+class RewardSet:
+    """Weighted rewards. A context manager: leaving it ends the threads.
+
+    Args:
+        rewards: with distinct scorer names.
+        deadline_seconds: how long `collect` and `preflight` wait unless told otherwise.
+
+    Raises:
+        ConfigError: no reward, all weights 0, or a weight that is not finite.
+    """
+
+    def __init__(self, rewards: Sequence[Reward], deadline_seconds: float = 600.0) -> None:
+        self.rewards = {reward.scorer.name: reward for reward in rewards}
+        self.deadline_seconds = deadline_seconds
+        if len(self.rewards) < len(rewards):
+            raise ConfigError("rewards: two rewards have the same name")
+        if not all(math.isfinite(reward.weight) for reward in rewards):
+            raise ConfigError("rewards: every weight must be a finite number")
+        if not any(reward.weight for reward in rewards):
+            raise ConfigError("rewards: set at least one reward with a weight other than 0")
+        self._threads = {
+            name: ScoringThreads(name, reward.workers) for name, reward in self.rewards.items()
+        }
+
+    @property
+    def weights(self) -> dict[str, float]:
+        return {name: reward.weight for name, reward in self.rewards.items()}
+
+    def submit(self, batch: ScoreBatch) -> Submission:
+        """Start scoring and return at once. A scorer sees exactly this batch."""
+        return Submission(batch, {name: self._start(name, batch) for name in self.rewards})
+
+    def collect(
+        self, submissions: Sequence[Submission], deadline_seconds: float | None = None
+    ) -> ScoreTable:
+        """Wait for scores, in the order of `submissions` whatever their latency.
+
+        Args:
+            deadline_seconds: counted from this call, for all submissions together. A score that is
+                not there by then is missing, like one whose scorer raised or was not finite.
+        """
+        end = time.monotonic() + (
+            self.deadline_seconds if deadline_seconds is None else deadline_seconds
+        )
+        scores = {
+            name: [
+                self._wait(name, item.futures[name], len(item.batch), end) for item in submissions
+            ]
+            for name in self.rewards
+        }
+        return tabulate(scores, self.weights)
+
+    def preflight(self) -> dict[str, dict[str, Any]]:
+        """Score every reward's golden sample before anything depends on it.
+
+        Returns:
+            For each reward: version, direction, expected, scores, seconds (until they were there).
+
+        Raises:
+            Stopped: a scorer gave no score; the run can start once it does.
+            ConfigError: a score is outside the tolerance: this is not the reward that it claims.
+        """
+        started = time.monotonic()
+        end = started + self.deadline_seconds
+        goldens = {name: reward.scorer.golden() for name, reward in self.rewards.items()}
+        futures = {name: self._start(name, golden[0]) for name, golden in goldens.items()}
+        report = {}
+        for name, (batch, expected, tolerance) in goldens.items():
+            scores = self._wait(name, futures[name], len(batch), end)
+            _require_golden(name, scores.values, expected, tolerance)
+            scorer = self.rewards[name].scorer
+            report[name] = {
+                "version": scorer.version,
+                "direction": scorer.direction,
+                "expected": list(expected),
+                "scores": list(scores.values),
+                "seconds": time.monotonic() - started,
+            }
+        return report
+
+    def close(self) -> None:
+        """End the threads. One that hangs is a daemon and ends with the process."""
+        for threads in self._threads.values():
+            threads.close()
+
+    def __enter__(self) -> RewardSet:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _start(self, name: str, batch: ScoreBatch) -> Future[Scores]:
+        scorer = self.rewards[name].scorer
+        return self._threads[name].submit(lambda: scorer.score(batch))
+
+    def _wait(self, name: str, future: Future[Scores], count: int, end: float) -> Scores:
+        """The scores of one batch, checked; all missing, with the reason, if there are none."""
+        wait([future], timeout=max(0.0, end - time.monotonic()))
+        if not future.done():
+            self._threads[name].give_up(future)
+            return _missing(name, count, "no score before the deadline")
+        if future.cancelled():
+            return _missing(name, count, "the rewards were closed")
+        error = future.exception()
+        if error is not None:
+            reason = f"the scorer failed: {type(error).__name__}: {error}"
+            return _missing(name, count, reason, error)
+        scores = future.result()
+        if len(scores.values) != count or len(scores.details) not in (0, count):
+            return _missing(
+                name, count, f"the scorer returned {len(scores.values)} scores for {count} images"
+            )
+        return Scores(name, [_checked(score) for score in scores.values], scores.details)
+
+
+def _missing(name: str, count: int, reason: str, error: BaseException | None = None) -> Scores:
+    logger.error("reward %s: %d images without a score: %s", name, count, reason, exc_info=error)
+    return Scores(name, [Missing(reason)] * count)
+
+
+def _checked(score: Score) -> Score:
+    """A finite float or Missing: NaN and infinity are not scores."""
+    if isinstance(score, Missing):
+        return score
+    try:
+        value = float(score)
+    except (TypeError, ValueError):
+        return Missing(f"the scorer returned {score!r}")
+    return value if math.isfinite(value) else Missing(f"the scorer returned {value}")
+
+
+def _require_golden(
+    name: str, scores: Sequence[Score], expected: Sequence[float], tolerance: float
+) -> None:
+    for index, (score, wanted) in enumerate(zip(scores, expected, strict=True)):
+        if isinstance(score, Missing):
+            raise Stopped(
+                f"rewards.{name}: no score for golden sample {index}: {score.reason}. "
+                "Resume once the scorer answers."
+            )
+        if abs(score - wanted) > tolerance:
+            raise ConfigError(
+                f"rewards.{name}: golden sample {index} scored {score:.6g} instead of {wanted:.6g} "
+                f"(+-{tolerance:g}). The scorer is not what the configuration describes: compare "
+                "its version and its model files."
+            )

@@ -1,0 +1,83 @@
+"""Daemon threads that score in the background.
+
+Not `concurrent.futures.ThreadPoolExecutor`: the interpreter waits for its threads at exit, so one
+hung scorer would keep a finished or failed run alive for ever.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+
+class ScoringThreads:
+    """A fixed number of threads that run calls in the order submitted."""
+
+    def __init__(self, name: str, workers: int) -> None:
+        self.name = name
+        self._calls: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = (
+            queue.SimpleQueue()
+        )
+        self._lock = threading.Lock()
+        self._given_up: set[Future[Any]] = set()
+        self._threads: list[threading.Thread] = []
+        for _ in range(workers):
+            self._start_thread()
+
+    def submit(self, call: Callable[[], Any]) -> Future[Any]:
+        """Queue a call; its result or exception arrives in the future."""
+        future: Future[Any] = Future()
+        self._calls.put((future, call))
+        return future
+
+    def give_up(self, future: Future[Any]) -> None:
+        """Cancel a call that waits; a thread that hangs in it is left behind and replaced."""
+        if future.cancel():
+            return
+        with self._lock:
+            if not future.done():
+                self._given_up.add(future)
+                self._start_thread()
+
+    def close(self, patience_seconds: float = 5.0) -> None:
+        """End the threads; queued calls are cancelled, a hung thread is left to the process."""
+        while not self._calls.empty():
+            try:
+                waiting = self._calls.get_nowait()
+            except queue.Empty:  # a thread took the last one
+                break
+            if waiting is not None:
+                waiting[0].cancel()
+        for _ in self._threads:
+            self._calls.put(None)
+        end = time.monotonic() + patience_seconds
+        for thread in self._threads:
+            thread.join(max(0.0, end - time.monotonic()))
+
+    def _start_thread(self) -> None:
+        thread = threading.Thread(target=self._work, name=f"score-{self.name}", daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _work(self) -> None:
+        while (item := self._calls.get()) is not None:
+            future, call = item
+            if not future.set_running_or_notify_cancel():
+                continue
+            result, error = None, None
+            try:
+                result = call()
+            except BaseException as raised:  # it belongs to whoever waits, even SystemExit
+                error = raised
+            with self._lock:
+                if error is None:
+                    future.set_result(result)
+                else:
+                    future.set_exception(error)
+                if future in self._given_up:
+                    self._given_up.remove(future)
+                    return

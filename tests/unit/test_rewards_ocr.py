@@ -1,0 +1,103 @@
+"""The OCR reward with the real engine: detection, options, one failing image, threads."""
+
+import threading
+
+import pytest
+from PIL import Image, ImageDraw, ImageFont
+
+from atelier.config.schema import JpegConfig, OcrConfig
+from atelier.rewards import Missing, ScoreBatch, ocr_engine
+from atelier.rewards.jpeg import JpegCompressibility, JpegIncompressibility
+from atelier.rewards.ocr import OcrScorer
+
+
+def picture(words, size=(256, 96)):
+    """Words at (x, y) in black on white."""
+    image = Image.new("RGB", size, "white")
+    draw = ImageDraw.Draw(image)
+    for (x, y), word in words.items():
+        draw.text((x, y), word, fill="black", font=ImageFont.load_default(size=36))
+    return image
+
+
+def batch(images, targets):
+    metadata = [{"target": target} for target in targets]
+    return ScoreBatch(images, ["p"] * len(images), metadata, [0] * len(images))
+
+
+def test_detection_reads_two_places_and_no_text():
+    scorer = OcrScorer(OcrConfig(detect=True, box_order="reading"))
+    two = picture({(10, 20): "SALE", (150, 20): "NOW"})
+    scores = scorer.score(batch([two, Image.new("RGB", (64, 64), "white")], ["SALENOW", "SALE"]))
+    assert list(scores.values) == [1.0, 0.0]
+    seen = scores.details[0]
+    assert seen["lines"] == ["SALE", "NOW"]
+    assert seen["text"] == "SALENOW"
+    assert seen["target"] == "SALENOW"
+    assert 0.5 < seen["confidence"] <= 1
+    assert scores.details[1]["confidence"] is None
+
+
+def test_lines_below_the_confidence_threshold_are_ignored():
+    image = picture({(10, 20): "SALE"}, (128, 64))
+    loose = OcrScorer(OcrConfig(detect=False)).score(batch([image], ["SALE"]))
+    strict = OcrScorer(OcrConfig(detect=False, min_confidence=1.0)).score(batch([image], ["SALE"]))
+    assert (loose.values[0], strict.values[0]) == (1.0, 0.0)
+
+
+def test_an_ocr_failure_is_missing_for_that_image_only(monkeypatch):
+    """The engine cannot be made to fail from outside, so the failure is put in front of it."""
+    real = ocr_engine.read_lines
+
+    def fails_on_black(image, detect):
+        if image.getextrema() == ((0, 0), (0, 0), (0, 0)):
+            raise RuntimeError("bad tensor")
+        return real(image, detect)
+
+    monkeypatch.setattr(ocr_engine, "read_lines", fails_on_black)
+    images = [Image.new("RGB", (64, 64)), picture({(10, 10): "CAT"}, (96, 64))]
+    scores = OcrScorer(OcrConfig(detect=False)).score(batch(images, ["CAT", "CAT"]))
+    assert isinstance(scores.values[0], Missing)
+    assert "bad tensor" in scores.values[0].reason
+    assert scores.values[1] == 1.0
+
+
+def test_every_thread_and_mode_has_its_own_engine():
+    engines = []
+
+    def collect():
+        engines.append(ocr_engine._engine(False))
+
+    thread = threading.Thread(target=collect)
+    thread.start()
+    thread.join()
+    collect()
+    collect()
+    assert engines[1] is engines[2]
+    assert engines[0] is not engines[1]
+    assert ocr_engine._engine(True) is not engines[1]
+
+
+def test_the_engine_is_silent(capfd):
+    OcrScorer(OcrConfig(detect=True)).score(batch([Image.new("RGB", (32, 32))], ["A"]))
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("quality", [1, 95])
+def test_jpeg_golden_value_and_signs(quality):
+    """Golden value 13: 689 bytes for flat grey; the tolerance covers other encoders."""
+    grey = [Image.new("RGB", (64, 64), (128,) * 3)]
+    more = JpegIncompressibility(JpegConfig(quality=quality)).score(batch(grey, [""]))
+    less = JpegCompressibility(JpegConfig(quality=quality)).score(batch(grey, [""]))
+    assert more.values[0] == pytest.approx(0.689, abs=0.1)
+    assert less.values[0] == pytest.approx(-0.001378, abs=2e-4)
+    assert less.values[0] == pytest.approx(-more.values[0] / 500)
+
+
+def test_jpeg_quality_is_used():
+    noisy = [Image.effect_noise((64, 64), 80).convert("RGB")]
+    low, high = (
+        JpegIncompressibility(JpegConfig(quality=q)).score(batch(noisy, [""])).values[0]
+        for q in (20, 95)
+    )
+    assert low < high / 2

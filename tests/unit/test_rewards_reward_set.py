@@ -1,0 +1,212 @@
+"""The set: order whatever the latency, typed absence, weights, deadlines, golden samples, exit."""
+
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from atelier.config.schema import JpegConfig, OcrConfig, RewardsConfig
+from atelier.errors import ConfigError, Stopped
+from atelier.rewards import Missing, Reward, RewardSet, ScoreBatch, Scores, build, pil_images
+
+
+class Scripted:
+    """A scorer whose behaviour is a function of the batch."""
+
+    direction = "higher_is_better"
+    value_range = (float("-inf"), float("inf"))
+    version = "1"
+
+    def __init__(self, name, behaviour, golden=1.0):
+        self.name, self.behaviour, self.expected = name, behaviour, golden
+
+    def score(self, batch):
+        return Scores(self.name, self.behaviour(batch))
+
+    def golden(self):
+        return batch_of([self.expected]), [self.expected], 1e-6
+
+
+def batch_of(values):
+    count = len(values)
+    images = [Image.new("RGB", (4, 4))] * count
+    return ScoreBatch(images, ["p"] * count, [{"value": v} for v in values], [0] * count)
+
+
+def given(batch):
+    return [m["value"] for m in batch.metadata]
+
+
+def test_scores_come_in_the_order_submitted_whatever_the_latency():
+    def slow_first(batch):
+        time.sleep(0.2 if batch.metadata[0]["value"] == 0 else 0)
+        return given(batch)
+
+    with RewardSet([Reward(Scripted("a", slow_first), workers=3)]) as rewards:
+        handles = [rewards.submit(batch_of([i, i + 0.5])) for i in range(4)]
+        table = rewards.collect(handles)
+    assert table.total.tolist() == [0, 0.5, 1, 1.5, 2, 2.5, 3, 3.5]
+    assert table.total.dtype == table.values["a"].dtype == np.float32
+    assert table.valid.all()
+    assert table.valid_share == 1
+    assert table.reasons == [None] * 8
+    assert table.details == {"a": [{}] * 8}
+
+
+def test_submit_returns_while_scores_are_made():
+    release = threading.Event()
+    with RewardSet([Reward(Scripted("a", lambda b: [release.wait(5) + 0.0]))]) as rewards:
+        handle = rewards.submit(batch_of([0]))
+        release.set()
+        assert rewards.collect([handle]).total.tolist() == [1.0]
+
+
+def test_weights_are_summed_and_weight_zero_only_logs():
+    rewards = RewardSet(
+        [
+            Reward(Scripted("a", given), weight=2.0),
+            Reward(Scripted("b", lambda b: [10.0] * len(b)), weight=-0.5),
+            Reward(Scripted("log", lambda b: [Missing("away")] * len(b)), weight=0.0),
+        ]
+    )
+    with rewards:
+        table = rewards.collect([rewards.submit(batch_of([1, 2]))])
+    assert table.total.tolist() == [-3, -1]
+    assert table.valid.all()
+    assert np.isnan(table.values["log"]).all()
+    assert table.reasons == ["log: away"] * 2
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "reason"),
+    [
+        (lambda b: [float("nan"), 1.0], "nan"),
+        (lambda b: [float("inf"), 1.0], "inf"),
+        (lambda b: [Missing("no text"), 1.0], "no text"),
+        (lambda b: [None, 1.0], "None"),
+    ],
+)
+def test_what_is_no_score_is_missing_for_that_image(behaviour, reason):
+    with RewardSet([Reward(Scripted("a", behaviour))]) as rewards:
+        table = rewards.collect([rewards.submit(batch_of([0, 0]))])
+    assert table.valid.tolist() == [False, True]
+    assert np.isnan(table.total).tolist() == [True, False]
+    assert reason in table.reasons[0]
+    assert table.valid_share == 0.5
+
+
+def fails(batch):
+    if batch.metadata[0]["value"] == 1:
+        raise SystemExit("scorer gone")
+    return given(batch)
+
+
+def miscounts(batch):
+    return [1.0] if batch.metadata[0]["value"] == 1 else given(batch)
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "reason"),
+    [(fails, "SystemExit: scorer gone"), (miscounts, "1 scores for 2 images")],
+)
+def test_a_failing_batch_is_missing_with_its_reason_and_the_next_is_scored(
+    behaviour, reason, caplog
+):
+    with RewardSet([Reward(Scripted("a", behaviour))]) as rewards:
+        handles = [rewards.submit(batch_of([1, 1])), rewards.submit(batch_of([2]))]
+        table = rewards.collect(handles)
+    assert table.valid.tolist() == [False, False, True]
+    assert reason in table.reasons[0]
+    assert reason in caplog.text
+
+
+def test_after_the_deadline_scores_are_missing_and_the_hung_thread_is_replaced():
+    release = threading.Event()
+
+    def hangs(batch):
+        if batch.metadata[0]["value"] == 0:
+            release.wait()
+        return given(batch)
+
+    with RewardSet([Reward(Scripted("a", hangs))]) as rewards:
+        started = time.monotonic()
+        table = rewards.collect([rewards.submit(batch_of([0]))], deadline_seconds=0.1)
+        assert time.monotonic() - started < 2
+        assert table.reasons == ["a: no score before the deadline"]
+        later = rewards.collect([rewards.submit(batch_of([3]))], deadline_seconds=5)
+        assert later.total.tolist() == [3]
+        release.set()
+
+
+def test_no_images_make_an_empty_table():
+    with RewardSet([Reward(Scripted("a", given))]) as rewards:
+        for handles in ([], [rewards.submit(batch_of([]))]):
+            table = rewards.collect(handles)
+            assert len(table) == 0
+            assert table.valid_share == 1
+
+
+def test_preflight_tells_an_outage_from_a_wrong_scorer():
+    with RewardSet([Reward(Scripted("a", given, golden=0.25))]) as rewards:
+        assert rewards.preflight()["a"]["scores"] == [0.25]
+    with (
+        RewardSet([Reward(Scripted("a", lambda b: [0.0]))]) as rewards,
+        pytest.raises(ConfigError, match=r"rewards\.a: golden sample 0 scored 0 instead of 1"),
+    ):
+        rewards.preflight()
+    with (
+        RewardSet([Reward(Scripted("a", fails))]) as rewards,
+        pytest.raises(Stopped, match="scorer gone"),
+    ):
+        rewards.preflight()
+
+
+def test_build_takes_the_sections_that_are_set():
+    config = RewardsConfig(
+        ocr=OcrConfig(detect=False, weight=1.0, workers=2),
+        jpeg_compressibility=JpegConfig(weight=0.0),
+        deadline=30,
+    )
+    with build(config) as rewards:
+        assert rewards.weights == {"ocr": 1.0, "jpeg_compressibility": 0.0}
+        assert rewards.deadline_seconds == 30
+        assert set(rewards.preflight()) == {"ocr", "jpeg_compressibility"}
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        RewardsConfig(),
+        RewardsConfig(jpeg_compressibility=JpegConfig(weight=0.0)),
+    ],
+)
+def test_nothing_to_train_on_is_a_config_error(config):
+    with pytest.raises(ConfigError, match="weight"):
+        build(config)
+
+
+def test_float_images_are_refused():
+    with pytest.raises(ValueError, match="uint8"):
+        pil_images(np.zeros((1, 8, 8, 3), dtype=np.float32))
+    assert pil_images(np.full((2, 4, 6, 3), 7, dtype=np.uint8))[1].getpixel((5, 3)) == (7, 7, 7)
+
+
+HUNG = """
+import threading
+from atelier.rewards import Reward, RewardSet, ScoreBatch
+class Hung:
+    name, direction, value_range, version = "hung", "higher_is_better", (0, 1), "1"
+    def score(self, batch):
+        threading.Event().wait()
+rewards = RewardSet([Reward(Hung())])
+table = rewards.collect([rewards.submit(ScoreBatch([], [], [], []))], deadline_seconds=0.05)
+raise SystemExit(7)
+"""
+
+
+def test_a_hung_scorer_does_not_keep_the_process_alive():
+    assert subprocess.run([sys.executable, "-c", HUNG], timeout=20, check=False).returncode == 7
