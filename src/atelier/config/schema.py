@@ -7,14 +7,17 @@ suggestion (see resolve.py). Cross-field rules that need arithmetic live in plan
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
 
 PositiveInt = Annotated[int, Field(gt=0)]
 NonNegativeInt = Annotated[int, Field(ge=0)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+FiniteFloat = Annotated[float, Field(allow_inf_nan=False)]
 Fraction = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 
 
@@ -66,13 +69,14 @@ class PolicyConfig(Section):
     """The model that is trained."""
 
     family: Literal["sd3"] = Field("sd3", description="Policy family.")
-    path: str = Field(
-        "assets/tiny-sd3", description="Pipeline directory or hub id to start from."
-    )
+    path: str = Field("assets/tiny-sd3", description="Pipeline directory or hub id to start from.")
     trainable: Literal["full", "lora"] = Field("full", description="What is trained.")
     lora: LoraConfig = LoraConfig()
-    dtype: Literal["float32", "bfloat16", "float16"] = Field(
-        "float32", description="Compute dtype of the transformer; latents are always float32."
+    max_sequence_length: PositiveInt = Field(
+        256, description="Tokens of the third (T5) text encoder; the pipeline's default is 256."
+    )
+    dtype: Literal["float32", "bfloat16"] = Field(
+        "float32", description="Autocast dtype of the transformer; latents are always float32."
     )
     gradient_checkpointing: bool = Field(False, description="Recompute activations in backward.")
 
@@ -88,6 +92,12 @@ class WindowConfig(Section):
         None, description="[low, high): the window lies inside; default: first half of the steps."
     )
     scope: Literal["step"] = Field("step", description="Who shares one draw of the window.")
+
+    def bounds(self, num_steps: int) -> tuple[int, int]:
+        """[low, high) of the step indices the window may cover, of `num_steps` denoising steps."""
+        if self.strategy == "all":
+            return 0, num_steps - 1
+        return self.range if self.range is not None else (0, num_steps // 2)
 
 
 class RolloutConfig(Section):
@@ -126,8 +136,8 @@ class AlgorithmConfig(Section):
     )
     clip_range_high: PositiveFloat | None = Field(None, description="Ratio clip above 1.")
     beta: NonNegativeFloat = Field(0.0, description="Weight of the KL to the reference.")
-    kl: Literal["latent_mean", "velocity"] = Field(
-        "latent_mean", description="Form of the KL (spec flow 3.3)."
+    kl: Literal["latent_mean", "velocity", "k3"] = Field(
+        "latent_mean", description="Form of the KL (spec flow 3.3); k3 is for token policies."
     )
 
 
@@ -165,7 +175,7 @@ class TrainConfig(Section):
 class OcrConfig(Section):
     """Text in the image, read by PP-OCR through rapidocr (spec flow 5)."""
 
-    weight: float = Field(1.0, description="Weight in the sum; 0 only logs.")
+    weight: FiniteFloat = Field(1.0, description="Weight in the sum; 0 only logs.")
     detect: bool = Field(True, description="Find text boxes first; false reads the whole image.")
     min_confidence: Fraction = Field(0.0, description="Recognised lines below are ignored.")
     box_order: Literal["detected", "reading"] = Field(
@@ -180,7 +190,7 @@ class OcrConfig(Section):
 class JpegConfig(Section):
     """Size of the image as JPEG, labelled by direction (spec flow 5)."""
 
-    weight: float = Field(1.0, description="Weight in the sum; 0 only logs.")
+    weight: FiniteFloat = Field(1.0, description="Weight in the sum; 0 only logs.")
     quality: Annotated[int, Field(ge=1, le=100)] = Field(95, description="JPEG quality.")
 
 
@@ -280,10 +290,17 @@ class RunConfig(Section):
 
     @model_validator(mode="after")
     def _fields_that_exclude_each_other(self) -> RunConfig:
-        if self.data.source != "scenes" and self.data.path is None:
-            raise ValueError(f"data.path is required when data.source is {self.data.source}")
-        if self.rollout.dynamics == "cps" and self.rollout.noise_level > 1:
-            raise ValueError("rollout.noise_level is at most 1 with rollout.dynamics: cps")
-        if "adapter" in self.export.formats and self.policy.trainable != "lora":
-            raise ValueError("export.formats: adapter needs policy.trainable: lora")
+        conflicts = list(self._conflicts())
+        if conflicts:
+            text = "; ".join(f"{key}: {problem}" for key, problem in conflicts)
+            raise PydanticCustomError("conflict", "{text}", {"text": text, "conflicts": conflicts})
         return self
+
+    def _conflicts(self) -> Iterator[tuple[str, str]]:
+        """Key and problem of every field that does not fit the others."""
+        if self.data.source != "scenes" and self.data.path is None:
+            yield "data.path", f"is required when data.source is {self.data.source}"
+        if self.rollout.dynamics == "cps" and self.rollout.noise_level > 1:
+            yield "rollout.noise_level", "is at most 1 with rollout.dynamics: cps"
+        if "adapter" in self.export.formats and self.policy.trainable != "lora":
+            yield "export.formats", "adapter needs policy.trainable: lora"

@@ -1,0 +1,58 @@
+"""Digests of configuration: what tells whether an earlier result is still this run's result."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+from atelier.config.schema import RunConfig
+
+# The part of `evaluation` that shapes training: what the trainer generates periodically.
+_PERIODIC = frozenset(
+    {"suite", "periodic_prompts", "num_inference_steps", "guidance_scale", "seed"}
+    | {"micro_batch_size", "ocr"}
+)
+# The part of `launch` that may change the numbers. Processes may not: results are independent of
+# the world size (design section 3), and a run may be resumed on more or fewer of them.
+_NUMERIC = frozenset({"engine", "zero_stage", "device", "threads"})
+
+_EVERYTHING = None
+_TRAIN: dict[str, frozenset[str] | None] = {
+    "data": _EVERYTHING,
+    "policy": _EVERYTHING,
+    "rollout": _EVERYTHING,
+    "algorithm": _EVERYTHING,
+    "train": _EVERYTHING,
+    "rewards": _EVERYTHING,
+    "evaluation": _PERIODIC,
+    "launch": _NUMERIC,
+}
+# What shapes a stage: sections, whole or in part. Never how a run is mirrored (tracking), and
+# never the recipe's name: equal values are equal runs.
+SHAPED_BY: dict[str, dict[str, frozenset[str] | None]] = {
+    "prepare": {"data": _EVERYTHING},
+    "baseline": {"data": _EVERYTHING, "policy": _EVERYTHING, "evaluation": _EVERYTHING},
+    "train": _TRAIN,
+    "evaluate": {**_TRAIN, "evaluation": _EVERYTHING},
+    "export": {**_TRAIN, "export": _EVERYTHING},
+    "report": {**_TRAIN, "evaluation": _EVERYTHING, "export": _EVERYTHING, "launch": _EVERYTHING},
+}
+
+
+def digest(value: Any) -> str:
+    """sha256 (64 hex digits) of a JSON value in canonical form: sorted keys, no spaces, no NaN."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def stage_digest(config: RunConfig, stage: str) -> str:
+    """Digest of all configuration that shapes `stage` (prepare, baseline, train, ...)."""
+    values = config.model_dump(mode="json")
+    shape = {
+        section: values[section]
+        if keys is _EVERYTHING
+        else {key: values[section][key] for key in sorted(keys)}
+        for section, keys in SHAPED_BY[stage].items()
+    }
+    return digest({"stage": stage, **shape})

@@ -1,0 +1,58 @@
+"""The dotted keys of the schema, and which of them a mistaken key was probably meant to be."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Sequence
+from functools import cache
+from typing import Any, get_args
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from atelier.config.schema import RunConfig
+
+
+def section_of(annotation: Any) -> type[BaseModel] | None:
+    """The section a field holds (also as `Section | None`), or None for a plain value."""
+    for candidate in (annotation, *get_args(annotation)):
+        if isinstance(candidate, type) and issubclass(candidate, BaseModel):
+            return candidate
+    return None
+
+
+def fields(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
+    """Every field of the schema with its dotted key, a section before what it holds."""
+    for name, info in model.model_fields.items():
+        yield prefix + name, info
+        section = section_of(info.annotation)
+        if section is not None:
+            yield from fields(section, f"{prefix}{name}.")
+
+
+@cache
+def known_keys() -> frozenset[str]:
+    """Every dotted key a run can set."""
+    return frozenset(key for key, _ in fields(RunConfig)) - {"recipe"}
+
+
+def suggestion(key: str) -> str:
+    """`; did you mean ...?` for an unknown dotted key, or what its section does hold."""
+    parent, _, leaf = key.rpartition(".")
+    siblings = [known for known in known_keys() if known.rpartition(".")[0] == parent]
+    close = nearest(leaf, [known.rpartition(".")[2] for known in siblings])
+    if close is not None:
+        return f"; did you mean {f'{parent}.{close}' if parent else close}?"
+    leaves = {known.rpartition(".")[2] for known in known_keys()}
+    close = leaf if leaf in leaves else nearest(leaf, sorted(leaves))
+    if close is not None:
+        elsewhere = sorted(k for k in known_keys() if k.rpartition(".")[2] == close)
+        return f"; did you mean {' or '.join(elsewhere[:3])}?"
+    names = sorted(known.rpartition(".")[2] for known in siblings)
+    return f"; {parent or 'the configuration'} holds {', '.join(names)}" if names else ""
+
+
+def nearest(word: str, words: Sequence[str]) -> str | None:
+    """The one of `words` that `word` is probably a misspelling of."""
+    close = difflib.get_close_matches(word.lower(), words, n=1, cutoff=0.6)
+    return close[0] if close else None

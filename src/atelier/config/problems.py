@@ -1,0 +1,88 @@
+"""What pydantic found wrong, in the words of the person who wrote the file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from atelier.config.keys import suggestion
+from atelier.config.yaml_files import KeyPath, Origin
+
+_MEANING = {
+    "model_type": "must be a section: a mapping of keys, {} when empty",
+    "missing": "must be set",
+    "finite_number": "must be a finite number",
+    "int_from_float": "must be a whole number",
+    "int_type": "must be a whole number",
+    "float_type": "must be a number",
+    "bool_type": "must be true or false",
+    "string_type": "must be text (quote it)",
+    "list_type": "must be a list, such as [a, b]",
+    "tuple_type": "must be a list, such as [a, b]",
+}
+_LONGEST_VALUE = 60
+
+
+def describe(error: ValidationError, origins: Mapping[KeyPath, Origin]) -> list[str]:
+    """One line a problem, in the order of files and lines: `origin: key: what is wrong`.
+
+    Fields that exclude each other are one error in pydantic and a line each here.
+    """
+    found = [
+        (_origin(path, origins), text)
+        for detail in error.errors(include_url=False)
+        for path, text in _lines(detail)
+    ]
+    found.sort(key=lambda pair: (pair[0].source, pair[0].line or 0) if pair[0] else ("", 0))
+    return [f"{origin}: {text}" if origin else text for origin, text in found]
+
+
+def has_conflicts(error: ValidationError) -> bool:
+    """True when every single value is fine, but not all of them together."""
+    return any(detail["type"] == "conflict" for detail in error.errors(include_url=False))
+
+
+def _lines(detail: ErrorDetails) -> Iterator[tuple[KeyPath, str]]:
+    if detail["type"] == "conflict":
+        for key, text in detail["ctx"]["conflicts"]:
+            yield tuple(key.split(".")), f"{key}: {text}"
+        return
+    path = detail["loc"]
+    key = ".".join(str(part) for part in path)
+    if detail["type"] == "extra_forbidden":
+        yield path, f"{key}: unknown key{_hint(path)}"
+    else:
+        yield path, f"{key}: {_value(detail['input'])} {_meaning(detail)}"
+
+
+def _hint(path: KeyPath) -> str:
+    last = str(path[-1])
+    if "." in last:
+        return "; in a file a dotted key is written as nested sections"
+    if last == "inherits":
+        return "; only a recipe inherits: choose one with `recipe: NAME` or --recipe"
+    return suggestion(".".join(str(part) for part in path))
+
+
+def _meaning(detail: ErrorDetails) -> str:
+    meaning = _MEANING.get(detail["type"])
+    if meaning is None:
+        meaning = detail["msg"].replace("Input should be", "must be", 1)
+    return meaning if meaning.startswith("must") else f"is not valid: {meaning}"
+
+
+def _value(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= _LONGEST_VALUE else text[: _LONGEST_VALUE - 3] + "..."
+
+
+def _origin(path: KeyPath, origins: Mapping[KeyPath, Origin]) -> Origin | None:
+    """Where the key, or else the section around it, was written."""
+    for length in range(len(path), 0, -1):
+        if path[:length] in origins:
+            return origins[path[:length]]
+    return None
