@@ -35,6 +35,8 @@ def _encode(part: Part) -> bytes:
         return b"b" + part
     if isinstance(part, str):
         return b"s" + part.encode()
-    if part is None or isinstance(part, bool | int | float):
+    if part is None or isinstance(part, bool | int):
         return type(part).__name__.encode() + b":" + repr(part).encode()
+    if isinstance(part, float):  # numpy's float64 is one, with another repr
+        return b"float:" + repr(float(part)).encode()
     raise TypeError(f"a key is made of numbers, strings, bytes or None, not {type(part).__name__}")

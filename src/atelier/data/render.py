@@ -42,7 +42,7 @@ def render(scene: Scene, rng: random.Random | None = None, size: int = 64) -> Im
     `rng` moves the word by up to 3 and each object by up to 1 pixel; None centres them.
 
     Raises:
-        DataError: Pillow has no FreeType, hence no scalable built-in font; or `size` is under 32, or
+        DataError: Pillow has no FreeType, hence no scalable built-in font; `size` is under 32, or
             too small for the word (5 letters need some 40 pixels).
     """
     return Image.fromarray(_draw(scene, rng, size))

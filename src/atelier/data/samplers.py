@@ -1,0 +1,95 @@
+"""Which prompts a step trains on: pure functions of step and seed, so a resume needs no state.
+
+Deviation from Flow-GRPO's k-repeat sampler, which draws afresh each batch and so repeats prompts
+(spec/flow.md 3.7): here every prompt is met once before any is met again.
+"""
+
+import random
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import numpy as np
+
+from atelier.data.keys import key
+from atelier.errors import PlanError
+
+SamplingMode = Literal["sample_proportional", "weight_only"]
+
+
+def prompt_indices(num_prompts: int, step: int, prompts_per_step: int, seed: int) -> list[int]:
+    """Indices in [0, num_prompts) of the prompts of a step, all different.
+
+    An epoch is a permutation keyed by (seed, epoch), cut into whole steps: what is left over at its
+    end (fewer than `prompts_per_step`) is skipped in that epoch, or a step could hold one twice.
+
+    Raises:
+        PlanError: more prompts a step than there are prompts, or a number out of range.
+    """
+    _check_plan(num_prompts, step, prompts_per_step)
+    epoch, position = divmod(step, num_prompts // prompts_per_step)
+    order = list(range(num_prompts))
+    random.Random(key("epoch", seed, epoch)).shuffle(order)
+    start = position * prompts_per_step
+    return order[start : start + prompts_per_step]
+
+
+def mixed_indices(
+    dataset_ids: Sequence[int],
+    weights: Mapping[int, float],
+    mode: SamplingMode,
+    step: int,
+    prompts_per_step: int,
+    seed: int,
+) -> list[int]:
+    """Indices of the prompts of a step, drawn from several weighted datasets, all different.
+
+    `dataset_ids`: the dataset of each prompt; `weights`: sample_weight by dataset id, > 0. A
+    prompt's share is w (sample_proportional: 2 means twice as often as uniform) or w / size of its
+    dataset (weight_only: datasets with equal weights are met equally often). Source:
+    spec/deepgen.md 4.1; unlike the original, equal weights do not switch weight_only off.
+
+    Each step is a weighted draw without replacement of its own (the largest log(u) / share win), so
+    datasets are met in proportion over steps; where all shares are equal, epochs are kept.
+
+    Raises:
+        PlanError: a plan that `prompt_indices` refuses, an unknown mode, a dataset without a
+            positive weight.
+    """
+    _check_plan(len(dataset_ids), step, prompts_per_step)
+    shares = sampling_shares(dataset_ids, weights, mode)
+    if np.all(shares == shares[0]):
+        return prompt_indices(len(dataset_ids), step, prompts_per_step, seed)
+    uniform = np.random.default_rng(key("mixture", seed, step)).random(len(shares))
+    rank = np.log(np.maximum(uniform, 1e-300)) / shares
+    chosen = np.argsort(-rank, kind="stable")[:prompts_per_step]
+    return [int(index) for index in chosen]
+
+
+def sampling_shares(
+    dataset_ids: Sequence[int], weights: Mapping[int, float], mode: SamplingMode
+) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
+    """Relative probability of each prompt, float64 [prompts], not normalised."""
+    if mode not in ("sample_proportional", "weight_only"):
+        raise PlanError(f"sampling_mode {mode!r}: sample_proportional or weight_only")
+    ids, where, sizes = np.unique(np.asarray(dataset_ids), return_inverse=True, return_counts=True)
+    unweighted = [int(i) for i in ids if not weights.get(int(i), 0) > 0]
+    if unweighted:
+        raise PlanError(f"sample_weight of dataset {unweighted}: a positive weight is needed")
+    by_dataset = np.asarray([weights[int(i)] for i in ids], np.float64)
+    if mode == "weight_only":
+        by_dataset = by_dataset / sizes
+    shares: np.ndarray[tuple[int], np.dtype[np.float64]] = by_dataset[where]
+    return shares
+
+
+def _check_plan(num_prompts: int, step: int, prompts_per_step: int) -> None:
+    if step < 0 or prompts_per_step < 1:
+        raise PlanError(
+            f"step {step}, train.prompts_per_step {prompts_per_step}: steps count from 0 and hold "
+            "at least one prompt"
+        )
+    if prompts_per_step > num_prompts:
+        raise PlanError(
+            f"train.prompts_per_step {prompts_per_step} exceeds the {num_prompts} training "
+            "prompts: lower it or raise data.train_prompts"
+        )
