@@ -1,0 +1,28 @@
+"""Readers of the prompt files that teams have: one module a format, each `read(path)`."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from atelier.data.prompts import Prompt
+from atelier.data.readers import deepgen, geneval, ocr_text, paircomp, unigenbench
+from atelier.data.readers.problems import did_you_mean
+from atelier.errors import DataError
+
+READERS: dict[str, Callable[[Path], list[Prompt]]] = {
+    "ocr_text": ocr_text.read,
+    "geneval": geneval.read,
+    "unigenbench": unigenbench.read,
+    "deepgen": deepgen.read,
+    "paircomp": paircomp.read,
+}
+
+
+def read_prompts_file(format: str, path: Path) -> list[Prompt]:
+    """Read a prompt file of one of the formats of `READERS`.
+
+    Raises:
+        DataError: an unknown format; or the file is not what it should be (file and line named).
+    """
+    if format not in READERS:
+        raise DataError(f"prompt file format {format!r} is unknown{did_you_mean(format, READERS)}")
+    return READERS[format](path)

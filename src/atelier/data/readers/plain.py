@@ -1,0 +1,72 @@
+"""Plain prompt files of DeepGen-RL: .txt, .jsonl or .parquet. Source: spec/deepgen.md 4.3."""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from atelier.data.prompts import Prompt
+from atelier.data.readers.problems import Problems, lines, read_text
+from atelier.errors import DataError
+
+TEXT_KEYS = ("prompt", "caption")
+
+
+def read(path: Path) -> list[Prompt]:
+    """One prompt a line or row; of .jsonl and .parquet the key `prompt`, else `caption`.
+
+    The other keys of a .jsonl object become metadata.
+
+    Raises:
+        DataError: another file type, or lines and rows that hold no prompt, all reported.
+    """
+    readers = {".txt": _read_txt, ".jsonl": _read_jsonl, ".parquet": _read_parquet}
+    if path.suffix not in readers:
+        raise DataError(f"{path}: a prompt file is one of {', '.join(readers)}")
+    return readers[path.suffix](path)
+
+
+def _read_txt(path: Path) -> list[Prompt]:
+    return [Prompt(i, 0, line) for i, (_, line) in enumerate(lines(read_text(path)))]
+
+
+def _read_jsonl(path: Path) -> list[Prompt]:
+    problems = Problems(path)
+    rows: list[tuple[str, Any]] = []
+    for number, line in lines(read_text(path)):
+        try:
+            rows.append((f"line {number}", json.loads(line)))
+        except json.JSONDecodeError as error:
+            problems.add(f"line {number}", f"not JSON: {error.msg} at column {error.colno}")
+    return _from_rows(problems, rows)
+
+
+def _read_parquet(path: Path) -> list[Prompt]:
+    import pandas
+    import pyarrow
+
+    if not path.is_file():
+        raise DataError(f"{path}: no such file")
+    try:
+        frame = pandas.read_parquet(path)
+    except (pyarrow.ArrowException, OSError, ValueError) as error:
+        raise DataError(f"{path}: not a Parquet file, or a damaged one ({error})") from error
+    keys = [key for key in TEXT_KEYS if key in frame.columns]
+    if not keys or frame.empty:
+        raise DataError(f"{path}: rows with a column prompt or caption expected")
+    rows = enumerate(frame[keys].to_dict("records"))
+    return _from_rows(Problems(path), ((f"row {index}", row) for index, row in rows))
+
+
+def _from_rows(problems: Problems, rows: Iterable[tuple[str, Any]]) -> list[Prompt]:
+    prompts: list[Prompt] = []
+    for where, row in rows:
+        key = next((key for key in TEXT_KEYS if isinstance(row, dict) and key in row), None)
+        text = None if key is None else row[key]
+        if not isinstance(text, str) or not text.strip():
+            problems.add(where, "no text under the key prompt or caption")
+            continue
+        metadata = {name: value for name, value in row.items() if name not in TEXT_KEYS}
+        prompts.append(Prompt(len(prompts), 0, text.strip(), metadata))
+    problems.raise_if_any()
+    return prompts

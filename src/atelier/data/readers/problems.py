@@ -1,0 +1,77 @@
+"""What readers share: opening a text file, and reporting everything wrong with it at once."""
+
+import difflib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from atelier.errors import DataError
+
+MOST_REPORTED = 10
+
+
+class Problems:
+    """Collects what is wrong with a file, so that one run of a reader reports all of it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._found: list[str] = []
+
+    def add(self, where: str, what: str) -> None:
+        """`where` is the place within the file: "line 3", "line 3: key 'include'"."""
+        self._found.append(f"{where}: {what}")
+
+    def raise_if_any(self) -> None:
+        """Raise one DataError that names the file and its first problems, one a line."""
+        if not self._found:
+            return
+        shown = self._found[:MOST_REPORTED]
+        if len(self._found) > len(shown):
+            shown.append(f"and {len(self._found) - len(shown)} more")
+        if len(shown) == 1:
+            raise DataError(f"{self._path}: {shown[0]}")
+        raise DataError(
+            f"{self._path}: {len(self._found)} problems\n" + "\n".join(f"  {one}" for one in shown)
+        )
+
+
+def read_text(path: Path) -> str:
+    """The whole of a UTF-8 text file (a byte order mark is dropped).
+
+    Raises:
+        DataError: missing, a folder, unreadable, empty, binary or not UTF-8 (line named).
+    """
+    if path.is_dir():
+        raise DataError(f"{path}: is a folder; name a file in it")
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError as error:
+        raise DataError(f"{path}: no such file") from error
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}") from error
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        raise DataError(
+            f"{path}: line {line}: not UTF-8 text ({error.reason}); convert it, for example with "
+            "iconv -t UTF-8"
+        ) from error
+    if "\0" in text:
+        raise DataError(f"{path}: holds NUL bytes, so it is not a text file")
+    if not text.strip():
+        raise DataError(f"{path}: the file is empty")
+    return text
+
+
+def lines(text: str) -> Iterator[tuple[int, str]]:
+    """Non-blank lines, stripped, with their numbers from 1. Only newlines end a line."""
+    for number, line in enumerate(text.split("\n"), start=1):
+        if line.strip():
+            yield number, line.strip()
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """`; did you mean ...?`, or what is known where nothing is close."""
+    known = sorted(known)
+    close = difflib.get_close_matches(word, known, n=1)
+    return f"; did you mean {close[0]}?" if close else f"; known: {', '.join(known)}"
