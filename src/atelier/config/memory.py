@@ -135,7 +135,11 @@ def _adapter_parameters(tensors: dict[str, Any], lora: LoraConfig) -> int:
 
 
 def _text_tokens(root: Path, t5_tokens: int) -> int:
-    """CLIP's length and T5's, which SD3 lays one behind the other."""
+    """CLIP's length and T5's, which SD3 lays one behind the other. Without a T5 it lays as many
+    zeros there; the embedded model's funnel shrinks them to one (policies/sd3/tiny.py)."""
+    third = _read_json(root / "model_index.json").get("text_encoder_3") or []
+    if "FunnelBaseModel" in third:
+        t5_tokens = 1
     file = root / "tokenizer" / "tokenizer_config.json"
     length = _read_json(file).get("model_max_length") if file.is_file() else None
     return (length if isinstance(length, int) and length < 10_000 else _CLIP_TOKENS) + t5_tokens

@@ -1,0 +1,25 @@
+"""The list of verbs. Each lives beside the others of its kind."""
+
+from __future__ import annotations
+
+import click
+
+from atelier import __version__
+from atelier.cli import configuration, machine, runs
+
+
+@click.group(
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Exit codes: 0 done, 2 bad configuration, 3 plan refused, 75 stopped and resumable.",
+)
+@click.version_option(__version__, prog_name="atelier")
+def application() -> None:
+    """GRPO post-training of image generators: run, resume, compare and trust.
+
+    Start with `atelier demo`: it trains the embedded model on the CPU in minutes.
+    """
+
+
+for _module in (configuration, runs, machine):
+    for _verb in _module.VERBS:
+        application.add_command(_verb)

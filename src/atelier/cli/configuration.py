@@ -1,0 +1,89 @@
+"""Verbs that look at a configuration and start nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from atelier.cli.options import configured, params_option
+from atelier.cli.tables import plan_table
+from atelier.config.digest import stage_digest
+from atelier.config.paths import repository_root
+from atelier.config.plan import plan as plan_run
+from atelier.config.recipes import recipe_names, recipe_summary, recipes_directory
+from atelier.config.reference import reference
+from atelier.config.resolve import resolve
+from atelier.config.yaml_files import dump_yaml
+from atelier.errors import ConfigError
+
+
+@click.command()
+def recipes() -> None:
+    """List the recipes."""
+    directory = recipes_directory()
+    names = recipe_names(directory)
+    width = max(map(len, names), default=0)
+    for name in names:
+        summary = recipe_summary(directory / f"{name}.yaml")
+        click.echo(f"{name:<{width}}  {summary}")
+
+
+@click.command()
+@configured
+@params_option
+def show(recipe: str | None, overrides: tuple[str, ...], params_file: Path | None) -> None:
+    """Print the resolved configuration."""
+    config = resolve(recipe, overrides, params_file)
+    click.echo(dump_yaml(config.model_dump(mode="json")), nl=False)
+
+
+@click.command()
+@configured
+@params_option
+def validate(recipe: str | None, overrides: tuple[str, ...], params_file: Path | None) -> None:
+    """Check keys, types and values."""
+    config = resolve(recipe, overrides, params_file)
+    digest = stage_digest(config, "train")
+    click.echo(f"valid: {config.recipe or 'defaults, no recipe'} (train digest {digest[:12]})")
+
+
+@click.command()
+@configured
+@params_option
+def plan(recipe: str | None, overrides: tuple[str, ...], params_file: Path | None) -> None:
+    """Work out batches, passes and memory.
+
+    A run that cannot work is refused with every reason (exit code 3).
+    """
+    config = resolve(recipe, overrides, params_file)
+    found = plan_run(config)
+    click.echo(plan_table(found))
+    for warning in found.warnings:
+        click.echo(f"warning: {warning}", err=True)
+
+
+@click.group()
+def docs() -> None:
+    """Generate pages from the code."""
+
+
+@docs.command("configuration")
+@click.option("--write", is_flag=True, help="Write docs/configuration.md.")
+@click.option("--check", is_flag=True, help="Fail unless docs/configuration.md is current.")
+def docs_configuration(write: bool, check: bool) -> None:
+    """The configuration reference."""
+    page = repository_root() / "docs" / "configuration.md"
+    if write:
+        page.write_text(reference(), encoding="utf-8")
+    elif check:
+        if not page.is_file() or page.read_text(encoding="utf-8") != reference():
+            raise ConfigError(
+                "docs/configuration.md is not what the schema says; "
+                "run `atelier docs configuration --write`"
+            )
+    else:
+        click.echo(reference(), nl=False)
+
+
+VERBS = (recipes, show, validate, plan, docs)

@@ -1,0 +1,109 @@
+"""Verbs that run something. Everything heavy is imported when it is needed."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from pathlib import Path
+
+import click
+
+from atelier.cli.options import configured, params_option
+from atelier.config.paths import from_root
+from atelier.config.plan import plan
+from atelier.config.resolve import resolve, write_stage_configs
+from atelier.errors import ConfigError
+from atelier.tracking.run_directory import STAGES, RunDirectory
+
+DEMO_RECIPE = "tiny/flow-grpo-fast"
+
+
+@click.command()
+@configured
+@click.option("--name", "run_name", metavar="TEXT", help="Name of the run in Prefect and MLflow.")
+@click.option("--resume", metavar="RUN", help="Id of a run to go on with.")
+def run(
+    recipe: str | None, overrides: tuple[str, ...], run_name: str | None, resume: str | None
+) -> None:
+    """Run the whole pipeline.
+
+    prepare, baseline, train, evaluate, export, report: a stage that is done is skipped.
+    """
+    _start_flow(recipe, overrides, run_name, resume)
+
+
+@click.command()
+@configured
+def demo(recipe: str | None, overrides: tuple[str, ...]) -> None:
+    """Run the pipeline on the embedded world.
+
+    Minutes on a CPU, no download: trains, evaluates, exports and reports.
+    """
+    _start_flow(recipe or DEMO_RECIPE, overrides, "demo", None)
+
+
+@click.command()
+@click.argument("name", type=click.Choice(["resolve", *STAGES]))
+@click.option(
+    "--run",
+    "folder",
+    type=click.Path(path_type=Path),
+    default=Path("outputs"),
+    show_default=True,
+    help="Run directory, relative to the repository.",
+)
+@configured
+@params_option
+def stage(
+    name: str,
+    folder: Path,
+    recipe: str | None,
+    overrides: tuple[str, ...],
+    params_file: Path | None,
+) -> None:
+    """Run one stage, without Prefect.
+
+    `resolve` writes the configuration of every stage; the others read theirs and nothing else.
+    """
+    directory = RunDirectory(from_root(folder))
+    if name == "resolve":
+        config = resolve(recipe, overrides, params_file)
+        plan(config)
+        digests = write_stage_configs(config, directory)
+        click.echo(json.dumps(digests, indent=2))
+        return
+    if recipe is not None or overrides or params_file is not None:
+        raise ConfigError(
+            f"stage {name} reads {directory.config(name)} and nothing else; "
+            "change the configuration with `atelier stage resolve`"
+        )
+    summary = importlib.import_module(f"atelier.stages.{name}").run(directory)
+    click.echo(json.dumps(summary, indent=2, default=str))
+
+
+@click.command()
+@click.argument("path", type=click.Path(path_type=Path))
+@click.option("--base", metavar="PATH", help="Pipeline an adapter is loaded into.")
+@click.option(
+    "--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True
+)
+def verify(path: Path, base: str | None, device: str) -> None:
+    """Prove an export by reloading it.
+
+    Checks manifest and keys, and compares its images in a clean process.
+    """
+    from atelier.export.verify import verify as verify_export
+
+    click.echo(verify_export(path, base=base, device=device).describe())
+
+
+def _start_flow(
+    recipe: str | None, overrides: tuple[str, ...], run_name: str | None, resume: str | None
+) -> None:
+    plan(resolve(recipe, overrides))  # refuse before Prefect starts anything
+    from flows.grpo import grpo
+
+    grpo(recipe=recipe, overrides=list(overrides), run_name=run_name, resume=resume)
+
+
+VERBS = (run, demo, stage, verify)

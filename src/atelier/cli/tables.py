@@ -1,0 +1,55 @@
+"""Tables for the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from atelier.config.plan import Plan
+
+
+def plan_table(plan: Plan) -> str:
+    """Every number of a plan with how it comes about."""
+    rows: list[tuple[str, str, str]] = [
+        ("prompts a step", f"{plan.prompts_per_step:,}", ""),
+        ("images a step", f"{plan.images_per_step:,}", f"x {plan.group_size} images a prompt"),
+        ("micro-batches a step", f"{plan.micro_batches:,}", f"of {plan.micro_batch_size} images"),
+        ("processes", f"{plan.processes:,}", ""),
+        (
+            "accumulation",
+            f"{plan.accumulation:,}",
+            f"micro-batches a process and update, {plan.updates_per_step} update(s) a step",
+        ),
+        ("trained denoising steps", f"{plan.window:,}", "of each image"),
+        ("steps", f"{plan.steps:,}", ""),
+        ("updates", f"{plan.updates:,}", ""),
+        ("images rolled out", f"{plan.images:,}", ""),
+        ("judge calls", f"{plan.reward_calls:,}", "rewards asked for, one an image and reward"),
+        (
+            "images evaluated",
+            f"{plan.evaluation_images:,}",
+            f"baseline, {plan.evaluations} periodic, final",
+        ),
+        ("passes, rollout", f"{plan.rollout_passes:,}", "transformer passes of one image"),
+        ("passes, replay", f"{plan.replay_passes:,}", "most of them forward and backward"),
+        ("passes, evaluation", f"{plan.evaluation_passes:,}", ""),
+        *_memory_rows(plan),
+    ]
+    return "\n".join(_aligned(rows))
+
+
+def _memory_rows(plan: Plan) -> list[tuple[str, str, str]]:
+    if plan.memory is None:
+        return [("memory a process", "unknown", "the model is not on this machine")]
+    parts = [f"{name} {_bytes(value)}" for name, value in vars(plan.memory).items() if value]
+    return [("memory a process", f"~{_bytes(plan.memory.total)}", ", ".join(parts))]
+
+
+def _aligned(rows: Iterable[tuple[str, str, str]]) -> list[str]:
+    """Names left, numbers right, remarks left."""
+    rows = list(rows)
+    name, value = (max(len(row[column]) for row in rows) for column in (0, 1))
+    return [f"{row[0]:<{name}}  {row[1]:>{value}}  {row[2]}".rstrip() for row in rows]
+
+
+def _bytes(value: int) -> str:
+    return f"{value / 2**30:.1f} GiB" if value >= 2**30 else f"{value / 2**20:.1f} MiB"
