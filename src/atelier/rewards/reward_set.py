@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
+import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future, wait
@@ -46,7 +47,7 @@ class RewardSet:
 
     Args:
         rewards: with distinct scorer names.
-        deadline_seconds: how long `collect` and `preflight` wait unless told otherwise.
+        deadline_seconds: how long `collect` and `preflight` wait unless told otherwise; may be inf.
 
     Raises:
         ConfigError: no reward, all weights 0, or a weight that is not finite.
@@ -143,7 +144,8 @@ class RewardSet:
 
     def _wait(self, name: str, future: Future[Scores], count: int, end: float) -> Scores:
         """The scores of one batch, checked; all missing, with the reason, if there are none."""
-        wait([future], timeout=max(0.0, end - time.monotonic()))
+        left = max(0.0, end - time.monotonic())
+        wait([future], timeout=min(left, threading.TIMEOUT_MAX))
         if not future.done():
             self._threads[name].give_up(future)
             return _missing(name, count, "no score before the deadline")

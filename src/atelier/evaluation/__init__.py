@@ -1,0 +1,1 @@
+"""Evaluation suites: what held-out images are worth before, during and after training."""

@@ -1,0 +1,117 @@
+"""An evaluation on disk: images/NNNNN.png, scores.jsonl, grid.png and, last, summary.json.
+
+A folder with a summary is complete. Files appear by renaming, so a reader never sees half of one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from atelier.errors import DataError
+from atelier.evaluation.grid import contact_sheet
+from atelier.evaluation.results import Evaluation
+from atelier.tracking.events import read_json_lines
+from atelier.tracking.run_directory import write_json, write_text_atomically
+
+GRID_IMAGES = 16
+
+
+def image_name(index: int) -> str:
+    """Where image `index` lies in an evaluation folder."""
+    return f"images/{index:05d}.png"
+
+
+def write_images(folder: Path, images: NDArray[np.uint8], start: int = 0) -> None:
+    """Write uint8 [N, H, W, 3] as images `start`, `start` + 1, ... of an evaluation folder."""
+    (folder / "images").mkdir(parents=True, exist_ok=True)
+    for offset, image in enumerate(images):
+        Image.fromarray(image).save(folder / image_name(start + offset))
+
+
+def read_images(folder: Path, count: int) -> NDArray[np.uint8]:
+    """Read images 0..count-1 as uint8 [N, H, W, 3].
+
+    Raises:
+        DataError: one is absent or unreadable, there are more, or sizes differ.
+    """
+    found = sorted(path.name for path in (folder / "images").glob("*.png"))
+    expected = [Path(image_name(index)).name for index in range(count)]
+    if found != expected:
+        odd = sorted(set(found) ^ set(expected))
+        raise DataError(
+            f"{folder / 'images'}: {count} prompts need {count} images, found {len(found)}"
+            f"{'; first difference: ' + odd[0] if odd else ''}"
+        )
+    images = [_read_image(folder / image_name(index)) for index in range(count)]
+    if len({image.shape for image in images}) > 1:
+        raise DataError(f"{folder / 'images'}: images of one evaluation must have one size")
+    return np.stack(images) if images else np.zeros((0, 1, 1, 3), dtype=np.uint8)
+
+
+def write_evaluation(folder: Path, evaluation: Evaluation, images: NDArray[np.uint8]) -> None:
+    """Write everything aside, then put it in place of `folder` (an older one is replaced)."""
+    aside = folder.with_name(f".{folder.name}.{os.getpid()}")
+    old = folder.with_name(f".{folder.name}.old.{os.getpid()}")
+    shutil.rmtree(aside, ignore_errors=True)
+    try:
+        write_images(aside, images)
+        write_results(aside, evaluation, images)
+        if folder.exists():
+            folder.rename(old)
+        aside.rename(folder)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def write_results(folder: Path, evaluation: Evaluation, images: NDArray[np.uint8]) -> None:
+    """Write scores, grid and summary beside images that are already there."""
+    lines = [json.dumps(row, ensure_ascii=False, allow_nan=False) for row in evaluation.rows]
+    write_text_atomically(folder / "scores.jsonl", "".join(line + "\n" for line in lines))
+    if len(images):
+        captions = [_caption(row) for row in evaluation.rows[:GRID_IMAGES]]
+        aside = folder / ".grid.png"
+        contact_sheet(images[:GRID_IMAGES], captions).save(aside, "PNG")
+        aside.replace(folder / "grid.png")
+    write_json(folder / "summary.json", evaluation.summary)
+
+
+def read_evaluation(folder: Path) -> Evaluation:
+    """Read a complete evaluation.
+
+    Raises:
+        DataError: it has no summary (not there, or not finished), or a file is damaged.
+    """
+    summary = folder / "summary.json"
+    if not summary.is_file():
+        raise DataError(f"{folder}: no finished evaluation (summary.json is missing)")
+    try:
+        values = json.loads(summary.read_text(encoding="utf-8"))
+        rows = [row for _, row in read_json_lines(folder / "scores.jsonl")]
+    except ValueError as error:
+        raise DataError(f"{folder}: the evaluation cannot be read: {error}") from error
+    if len(rows) != values["images"]:
+        raise DataError(f"{folder}/scores.jsonl: {len(rows)} rows for {values['images']} images")
+    return Evaluation(rows, values)
+
+
+def _read_image(path: Path) -> NDArray[np.uint8]:
+    try:
+        with Image.open(path) as image:
+            return np.asarray(image.convert("RGB"))
+    except OSError as error:
+        raise DataError(f"{path}: not a readable image ({error})") from error
+
+
+def _caption(row: dict[str, object]) -> Sequence[str]:
+    """What was wanted and what was read."""
+    read = "missing" if row.get("missing") else row.get("text")
+    return [str(row.get("target") or row["prompt"]), f"read: {read}"]

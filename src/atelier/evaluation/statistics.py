@@ -1,0 +1,115 @@
+"""Means with bootstrap intervals, paired differences, and best-of-N: pure functions of arrays.
+
+Everything is seeded, so that the same scores give the same interval on every machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import comb
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+LEVEL = 0.95
+_INDICES_AT_ONCE = 4_000_000  # 32 MB of resampled indices
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A mean of n values and its percentile-bootstrap interval at level `LEVEL`."""
+
+    mean: float
+    low: float
+    high: float
+    n: int
+
+    @property
+    def excludes_zero(self) -> bool:
+        return self.low > 0 or self.high < 0
+
+
+def mean_interval(values: ArrayLike, samples: int = 10_000, seed: int = 0) -> Interval:
+    """The mean of values [n] and its interval.
+
+    Raises:
+        ValueError: no values, or one that is not finite: leave missing scores out first.
+    """
+    array = _finite_vector(values)
+    means = np.concatenate([block.mean(axis=1) for block in _resampled(array, samples, seed)])
+    low, high = np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return Interval(float(array.mean()), float(low), float(high), len(array))
+
+
+def paired_difference(
+    before: ArrayLike, after: ArrayLike, samples: int = 10_000, seed: int = 0
+) -> Interval:
+    """The mean of after - before and its interval; entry i of both is the same prompt and noise.
+
+    Raises:
+        ValueError: different lengths, no values, or one that is not finite.
+    """
+    first, second = _finite_vector(before), _finite_vector(after)
+    if len(first) != len(second):
+        raise ValueError(f"pairs need equal lengths, got {len(first)} and {len(second)}")
+    return mean_interval(second - first, samples, seed)
+
+
+def best_of_n(scores: ArrayLike, n: int, by: ArrayLike | None = None) -> float:
+    """Expected score of the best of n images, averaged over prompts.
+
+    What n images a prompt give without any training. Exact over all subsets of the K images that
+    were drawn, so it needs no resampling; n = 1 is the plain mean.
+
+    Args:
+        scores: [prompts, K].
+        n: 1..K.
+        by: [prompts, K], what the best is chosen by, if not the scores themselves (choose by the
+            proxy, report gold); images tied for the best share their chance.
+
+    Raises:
+        ValueError: n outside 1..K, shapes that differ, or a value that is not finite.
+    """
+    table = np.asarray(scores, dtype=np.float64)
+    chosen_by = table if by is None else np.asarray(by, dtype=np.float64)
+    if table.ndim != 2 or table.size == 0 or table.shape != chosen_by.shape:
+        raise ValueError(f"best_of_n needs [prompts, K], got {table.shape}, {chosen_by.shape}")
+    if not (np.isfinite(table).all() and np.isfinite(chosen_by).all()):
+        raise ValueError("best_of_n needs finite scores: leave prompts with missing ones out")
+    count = table.shape[1]
+    if not 1 <= n <= count:
+        raise ValueError(f"best_of_n: n is {n}, but there are {count} images a prompt")
+    # At rank r (0 the worst) an image is the best of n iff the other n-1 come from the r below it.
+    chance = np.array([comb(rank, n - 1) / comb(count, n) for rank in range(count)])
+    return float(np.mean([_expected(*row, chance) for row in zip(table, chosen_by, strict=True)]))
+
+
+def _expected(scores: Floats, chosen_by: Floats, chance: Floats) -> float:
+    """Expected score of one prompt: ranks by `chosen_by`, tied ranks share their chance."""
+    _, ties, counts = np.unique(chosen_by, return_inverse=True, return_counts=True)
+    ends = np.cumsum(counts)
+    shares = np.array(
+        [chance[end - size : end].mean() for end, size in zip(ends, counts, strict=True)]
+    )
+    return float(scores @ shares[ties])
+
+
+def _resampled(values: Floats, samples: int, seed: int) -> Iterator[Floats]:
+    """Blocks [k, n] of values drawn with replacement, `samples` rows in all."""
+    rng = np.random.default_rng(seed)
+    at_once = max(1, _INDICES_AT_ONCE // len(values))
+    for start in range(0, samples, at_once):
+        rows = min(at_once, samples - start)
+        yield values[rng.integers(0, len(values), size=(rows, len(values)))]
+
+
+def _finite_vector(values: ArrayLike) -> Floats:
+    array = np.asarray(values, dtype=np.float64)
+    if array.ndim != 1 or len(array) == 0:
+        raise ValueError(f"a mean needs at least one value in one dimension, got {array.shape}")
+    if not np.isfinite(array).all():
+        raise ValueError("a mean needs finite values: leave missing scores out")
+    return array
