@@ -19,7 +19,7 @@ from PIL.Image import Image
 from atelier.errors import ConfigError
 from atelier.rewards.text import Box
 
-# Width to which the recogniser pads an image, once it is 48 pixels high. rapidocr's 320 is for lines
+# Width to which the recogniser pads an image scaled to a height of 48. rapidocr's 320 is for lines
 # of print; a whole square image is 48 wide, and with 64 it is read as well in a third of the time
 # (benchmarks/ocr_speed.py). Wider images get the width that they need in either case.
 WHOLE_IMAGE_WIDTH = 64
