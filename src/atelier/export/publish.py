@@ -1,0 +1,42 @@
+"""Replace a directory by a finished one: readers see the old or the new, never half of either."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+
+def recover(target: Path) -> None:
+    """Undo what a process killed inside `publish` or before it may have left beside `target`."""
+    previous = _previous(target)
+    if previous.exists() and not target.exists():
+        previous.rename(target)
+    for leftover in target.parent.glob(f".{target.name}.*"):
+        shutil.rmtree(leftover)
+
+
+def aside(target: Path) -> Path:
+    """A new empty directory beside `target`, to be written in full and then published."""
+    path = target.parent / f".{target.name}.{os.getpid()}"
+    path.mkdir(parents=True)
+    return path
+
+
+def publish(finished: Path, target: Path) -> None:
+    """Rename `finished` to `target`; what was there before is removed only afterwards."""
+    previous = _previous(target)
+    if target.exists():
+        target.rename(previous)
+    finished.rename(target)
+    directory = os.open(target.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+    if previous.exists():
+        shutil.rmtree(previous)
+
+
+def _previous(target: Path) -> Path:
+    return target.parent / f".{target.name}.previous"

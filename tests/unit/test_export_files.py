@@ -1,0 +1,76 @@
+"""Manifest and publication of an exported directory."""
+
+from pathlib import Path
+
+import pytest
+
+from atelier.errors import CheckpointError
+from atelier.export.manifest import MANIFEST, check_manifest, write_manifest
+from atelier.export.publish import aside, publish, recover
+from atelier.export.verify import find_exports
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    folder = tmp_path / "export"
+    (folder / "transformer").mkdir(parents=True)
+    (folder / "transformer" / "weights").write_bytes(b"weights")
+    (folder / "model_index.json").write_text("{}")
+    write_manifest(folder)
+    return folder
+
+
+def test_an_intact_directory_passes_and_hidden_files_do_not_matter(directory: Path) -> None:
+    (directory / ".cache").mkdir()
+    (directory / ".cache" / "x").write_text("left by a hub client")
+    assert check_manifest(directory) == 2
+
+
+def test_every_problem_is_named(directory: Path) -> None:
+    (directory / "transformer" / "weights").write_bytes(b"Weights")
+    (directory / "model_index.json").unlink()
+    (directory / "extra.bin").write_bytes(b"")
+    with pytest.raises(CheckpointError) as caught:
+        check_manifest(directory)
+    for problem in ("transformer/weights: altered", "model_index.json: missing", "extra.bin: not"):
+        assert problem in str(caught.value)
+    assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize("content", [None, "", "not json", "[]", "{}", '{"a": '])
+def test_a_manifest_that_is_none_is_an_error(directory: Path, content: str | None) -> None:
+    if content is None:
+        (directory / MANIFEST).unlink()
+    else:
+        (directory / MANIFEST).write_text(content)
+    with pytest.raises(CheckpointError, match=MANIFEST):
+        check_manifest(directory)
+
+
+def test_publish_replaces_and_leaves_nothing_beside(tmp_path: Path) -> None:
+    target = tmp_path / "merged"
+    for content in ("first", "second"):
+        folder = aside(target)
+        (folder / "file").write_text(content)
+        publish(folder, target)
+        assert (target / "file").read_text() == content
+    assert [path.name for path in tmp_path.iterdir()] == ["merged"]
+
+
+def test_recover_brings_back_what_a_killed_publish_had_moved_away(tmp_path: Path) -> None:
+    (tmp_path / ".merged.previous").mkdir()
+    (tmp_path / ".merged.previous" / "file").write_text("earlier")
+    (tmp_path / ".merged.4711").mkdir()
+    recover(tmp_path / "merged")
+    assert (tmp_path / "merged" / "file").read_text() == "earlier"
+    assert [path.name for path in tmp_path.iterdir()] == ["merged"]
+
+
+def test_exports_are_found_at_the_run_the_export_folder_and_the_format(tmp_path: Path) -> None:
+    merged = tmp_path / "run" / "export" / "merged"
+    merged.mkdir(parents=True)
+    (merged / MANIFEST).write_text("{}")
+    for path in (merged, merged.parent, merged.parent.parent):
+        assert find_exports(path) == [merged]
+    with pytest.raises(CheckpointError, match="nothing exported here"):
+        find_exports(tmp_path)
