@@ -1,0 +1,101 @@
+"""A snapshot becomes the embedded model: copied, checked, measured on this machine, with a card."""
+
+import json
+import logging
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import torch
+from diffusers import StableDiffusion3Pipeline
+
+from atelier.errors import DataError
+from atelier.policies.sd3.pretrain.card import CARD
+from atelier.policies.sd3.pretrain.evaluate import WordTest
+from atelier.policies.sd3.pretrain.images import heldout_words
+from atelier.policies.sd3.pretrain.options import Options
+from atelier.policies.sd3.pretrain.reading import summary
+from atelier.policies.sd3.pretrain.snapshot import RECORD, SAMPLES
+
+log = logging.getLogger(__name__)
+SIZE_LIMIT = 5_000_000
+MEASURE_SEED = 1000  # other words and other noise than those that chose the snapshot
+
+
+def promote_snapshot(snapshot: Path, target: Path, prompts: int) -> None:
+    """Replace `target` by `snapshot` plus README.md.
+
+    Raises:
+        DataError: not a snapshot, or more than `SIZE_LIMIT` bytes.
+    """
+    if not (snapshot / RECORD).is_file():
+        raise DataError(f"{snapshot}: no {RECORD}, so this is no snapshot of `train`")
+    record = json.loads((snapshot / RECORD).read_text())
+    measured = _measure(snapshot, prompts)
+    log.info("measured on this machine: %s", measured)
+    shutil.rmtree(target, ignore_errors=True)
+    shutil.copytree(snapshot, target)
+    (target / "README.md").write_text(_card(record, measured))
+    size = sum(path.stat().st_size for path in target.rglob("*") if path.is_file())
+    log.info("%s: %d bytes of at most %d", target, size, SIZE_LIMIT)
+    if size > SIZE_LIMIT:
+        raise DataError(f"{target}: {size} bytes, more than the {SIZE_LIMIT} an asset may have")
+
+
+def _measure(snapshot: Path, prompts: int) -> dict[str, Any]:
+    pipeline = StableDiffusion3Pipeline.from_pretrained(snapshot)
+    pipeline.set_progress_bar_config(disable=True)
+    for name, part in pipeline.components.items():
+        if isinstance(part, torch.nn.Module) and part.dtype != torch.float32:
+            raise DataError(f"{snapshot}/{name}: loads as {part.dtype}, expected float32")
+    with ThreadPoolExecutor(1) as executor:
+        test = WordTest(pipeline, heldout_words(prompts, MEASURE_SEED), executor, MEASURE_SEED)
+        scores = test.read(test.generate(8))[0]
+        return {"prompts": prompts, "steps": 8, **summary(scores), **test.ceiling()}
+
+
+def _card(record: dict[str, Any], measured: dict[str, Any]) -> str:
+    chosen, ceiling, options = record["snapshot"], record["ceiling"], record["options"]
+    rows = [_row(name, chosen[name]) for name in chosen if name.endswith(" steps")]
+    rows += [
+        _row("8 steps, guidance 3", item)
+        for item in chosen["schedules"]
+        if "guidance_scale" in item
+    ]
+    rows += [
+        _row("true renders", ceiling["renders"]),
+        _row("true renders after the autoencoder", ceiling["round_trip"]),
+    ]
+    return CARD.format(
+        step=chosen["step"],
+        batch=options["batch"],
+        seconds=round(chosen["seconds"]),
+        images=options["images"],
+        vae=json.dumps(record["vae"]),
+        device=record["device"],
+        torch=record["torch"],
+        command=_command(options),
+        prompts=options["evaluate_prompts"],
+        rows="\n".join(rows),
+        check=_row(f"{measured['prompts']} other words, 8 steps, on a CPU", measured),
+        samples=SAMPLES,
+        record=RECORD,
+    )
+
+
+def _command(options: dict[str, Any]) -> str:
+    """The command with what differs from the defaults."""
+    defaults = {name: item.default for name, item in Options.__dataclass_fields__.items()}
+    changed = [
+        f"--{name.replace('_', '-')} "
+        + (" ".join(map(str, value)) if isinstance(value, list) else str(value))
+        for name, value in options.items()
+        if name not in ("out", "vae")
+        and value != (list(defaults[name]) if isinstance(defaults[name], tuple) else defaults[name])
+    ]
+    return " ".join(["python -m atelier.policies.sd3.pretrain train --out DIR", *changed])
+
+
+def _row(name: str, item: dict[str, Any]) -> str:
+    return f"| {name} | {item['similarity']:.3f} | {item['exact']:.3f} |"

@@ -1,0 +1,151 @@
+"""The whole pre-training: images, autoencoder, transformer, snapshots."""
+
+import logging
+import multiprocessing
+import time
+from concurrent.futures import Executor, ProcessPoolExecutor
+from dataclasses import asdict
+from typing import Any
+
+import torch
+from diffusers import AutoencoderKL
+
+from atelier.policies.sd3.pretrain import autoencoder
+from atelier.policies.sd3.pretrain.evaluate import WordTest
+from atelier.policies.sd3.pretrain.flow import FlowTrainer
+from atelier.policies.sd3.pretrain.images import heldout_words, training_images
+from atelier.policies.sd3.pretrain.options import Options
+from atelier.policies.sd3.pretrain.reading import summary
+from atelier.policies.sd3.pretrain.snapshot import sample_grid, save_snapshot, write_json
+from atelier.policies.sd3.tiny import TinySD3Sizes, build_pipeline, build_vae, encode_prompts
+
+log = logging.getLogger(__name__)
+ENCODE_PROMPTS = 512
+GRID_SAMPLES = 32
+RESERVE_SECONDS = 20.0  # for the last evaluation and snapshot
+
+
+def pretrain(options: Options) -> None:
+    """Run within `budget_seconds`; all lands in `options.out`, log.json rewritten as it goes."""
+    started = time.monotonic()
+    torch.set_float32_matmul_precision("high")
+    options.out.mkdir(parents=True, exist_ok=True)
+    context = multiprocessing.get_context("spawn")  # workers must not inherit a CUDA context
+    with ProcessPoolExecutor(options.workers, mp_context=context) as executor:
+        _Run(options, executor, started).run()
+
+
+class _Run:
+    def __init__(self, options: Options, executor: Executor, started: float) -> None:
+        self.options, self.executor, self.started = options, executor, started
+        self.record: dict[str, Any] = {
+            "options": {name: _plain(value) for name, value in asdict(options).items()},
+            "torch": torch.__version__,
+            "device": torch.cuda.get_device_name() if options.device == "cuda" else "cpu",
+        }
+        self.curve: list[dict[str, Any]] = []
+        self.thresholds = sorted(options.snapshot_at)
+
+    def run(self) -> None:
+        options = self.options
+        pixels, prompts, _ = training_images(
+            self.executor,
+            options.images,
+            options.seed,
+            (options.word_share, options.mixed_share),
+            options.word_lengths,
+        )
+        self._note("rendered", images=len(pixels))
+        images = torch.from_numpy(pixels).to(options.device)
+        vae = self._autoencoder(images)
+        sizes = TinySD3Sizes(shift=options.shift)
+        self.pipeline = build_pipeline(sizes, vae, options.seed).to(options.device)
+        self.pipeline.set_progress_bar_config(disable=True)
+        heldout = heldout_words(options.evaluate_prompts, options.seed)
+        self.test = WordTest(self.pipeline, heldout, self.executor, options.seed)
+        self.record["ceiling"] = self.test.ceiling()
+        self._note("ceiling", **self.record["ceiling"])
+        trainer = FlowTrainer(
+            self.pipeline.transformer,
+            autoencoder.encode(vae, images),
+            self._encode(prompts),
+            self._encode([""]),
+            options,
+        )
+        self.pipeline.transformer = trainer.average
+        self._train(trainer)
+
+    def _autoencoder(self, images: torch.Tensor) -> AutoencoderKL:
+        options = self.options
+        if options.vae is not None:
+            self.record["vae"] = {"from": options.vae.name}
+            vae = AutoencoderKL.from_pretrained(options.vae, subfolder="vae")
+            return vae.to(options.device).eval().requires_grad_(False)
+        torch.manual_seed(options.seed)
+        vae = build_vae(TinySD3Sizes()).to(options.device)
+        self.record["vae"] = autoencoder.train_autoencoder(vae, images, options)
+        self.record["vae"] |= autoencoder.set_units(vae, images[:5000])
+        self._note("vae", **self.record["vae"])
+        return vae
+
+    def _encode(self, prompts: list[str]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Encode each different prompt once, in float16; empty prompts give [1, ...]."""
+        unique = list(dict.fromkeys(prompts))
+        parts = [
+            encode_prompts(self.pipeline, unique[start : start + ENCODE_PROMPTS])
+            for start in range(0, len(unique), ENCODE_PROMPTS)
+        ]
+        row = {prompt: index for index, prompt in enumerate(unique)}
+        index = torch.tensor([row[prompt] for prompt in prompts], device=self.options.device)
+        embeddings, pooled = (torch.cat(part).half() for part in zip(*parts, strict=True))
+        return embeddings[index], pooled[index]
+
+    def _train(self, trainer: FlowTrainer) -> None:
+        options, losses = self.options, []
+        self._note("flow starts")
+        begun = time.monotonic()
+        while trainer.step < options.steps and self._left() > RESERVE_SECONDS:
+            losses.append(trainer.train_step())
+            if trainer.step in (1, 10, 100):
+                self._note("flow", step=trainer.step, loss=losses[-1].item())
+            if trainer.step % options.evaluate_every == 0:
+                loss = torch.stack(losses).mean().item()
+                losses.clear()
+                self._evaluate(trainer, loss, time.monotonic() - begun)
+        loss = torch.stack(losses).mean().item() if losses else self.curve[-1]["loss"]
+        self._evaluate(trainer, loss, time.monotonic() - begun, final=True)
+
+    def _evaluate(
+        self, trainer: FlowTrainer, loss: float, seconds: float, final: bool = False
+    ) -> None:
+        entry: dict[str, Any] = {"step": trainer.step, "loss": round(loss, 5)}
+        entry["seconds"] = round(seconds, 1)
+        first = self.options.evaluate_steps[0]
+        for steps in self.options.evaluate_steps:
+            images = self.test.generate(steps)
+            scores, texts = self.test.read(images)
+            entry[f"{steps} steps"] = summary(scores)
+            if steps == first:
+                grid = images[:GRID_SAMPLES], self.test.prompts[:GRID_SAMPLES], texts[:GRID_SAMPLES]
+        self.curve.append(entry)
+        self._note("evaluated", **entry)
+        reached = entry[f"{first} steps"]["similarity"]
+        crossed = [threshold for threshold in self.thresholds if reached >= threshold]
+        if crossed or final:
+            self.thresholds = self.thresholds[len(crossed) :]
+            entry["schedules"] = self.test.schedules(first)
+            name = f"step-{trainer.step:06d}-sim-{reached:.2f}"
+            record = {**self.record, "snapshot": entry, "curve": self.curve}
+            save_snapshot(self.pipeline, self.options.out / name, sample_grid(*grid), record)
+            self._note("saved", name=name, schedules=entry["schedules"])
+        write_json(self.options.out / "log.json", {**self.record, "curve": self.curve})
+
+    def _left(self) -> float:
+        return self.options.budget_seconds - (time.monotonic() - self.started)
+
+    def _note(self, what: str, **values: Any) -> None:
+        log.info("%6.1f s  %s  %s", time.monotonic() - self.started, what, values)
+
+
+def _plain(value: Any) -> Any:
+    return value if isinstance(value, int | float | str | tuple | None) else str(value)
