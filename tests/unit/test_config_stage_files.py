@@ -1,0 +1,99 @@
+"""Digests and the resolved file of each stage."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from atelier.config.digest import SHAPED_BY, digest, stage_digest
+from atelier.config.resolve import load_stage_config, resolve, write_stage_configs
+from atelier.config.schema import RunConfig
+from atelier.config.yaml_files import read_yaml
+from atelier.errors import ConfigError
+from atelier.tracking.run_directory import STAGES, RunDirectory
+
+
+def configured(recipe: str, *overrides: str) -> RunConfig:
+    """Without the repository's params.yaml, which is the user's."""
+    return resolve(recipe, overrides, Path(os.devnull))
+
+
+def changed_stages(override: str) -> set[str]:
+    """Stages whose digest one override changes."""
+    before, after = configured("tiny/base"), configured("tiny/base", override)
+    return {stage for stage in STAGES if stage_digest(before, stage) != stage_digest(after, stage)}
+
+
+def test_every_stage_has_a_shape() -> None:
+    assert set(SHAPED_BY) == set(STAGES)
+
+
+def test_digest_is_sha256_of_canonical_json() -> None:
+    # printf '{"a":[1,2.5],"b":null}' | sha256sum
+    expected = "f66b2c50ccae61e3f2445d2439f42efc245581b18ed184ce5d3c22fb58eed9c4"
+    assert digest({"b": None, "a": (1, 2.5)}) == digest({"a": [1, 2.5], "b": None}) == expected
+    with pytest.raises(ValueError, match="JSON compliant"):
+        digest(float("nan"))
+
+
+@pytest.mark.parametrize(
+    ("override", "stages"),
+    [
+        ("data.seed=9", {*STAGES}),
+        ("policy.path=org/model", {*STAGES} - {"prepare"}),
+        ("train.learning_rate=1e-3", {"train", "evaluate", "export", "report"}),
+        ("launch.threads=1", {"train", "evaluate", "export", "report"}),
+        ("launch.processes=2", {"report"}),
+        ("evaluation.periodic_prompts=8", {*STAGES} - {"prepare"}),
+        ("evaluation.bootstrap_samples=10", {"baseline", "evaluate", "report"}),
+        ("export.dtype=bfloat16", {"export", "report"}),
+        ("tracking.experiment=other", set()),
+    ],
+)
+def test_a_key_changes_the_digests_of_the_stages_it_shapes(override: str, stages: set[str]) -> None:
+    assert changed_stages(override) == stages
+
+
+def test_the_name_of_a_recipe_does_not_shape_anything(tmp_path: Path) -> None:
+    alias = tmp_path / "alias.yaml"
+    alias.write_text("inherits: tiny/base\n")
+    for stage in STAGES:
+        assert stage_digest(configured(str(alias)), stage) == stage_digest(
+            configured("tiny/base"), stage
+        )
+
+
+def test_a_stage_reads_back_what_was_resolved(tmp_path: Path) -> None:
+    config = configured(
+        "tiny/h100", "tracking.run_name='1e5'", "data.path='no'", "rewards.ocr=null"
+    )
+    run = RunDirectory(tmp_path)
+
+    digests = write_stage_configs(config, run)
+
+    for stage in STAGES:
+        assert load_stage_config(run.config(stage)) == config
+        assert read_yaml(run.config(stage)).values["digest"] == digests[stage]
+    assert digests == write_stage_configs(config, run)
+
+
+def test_a_stage_file_edited_by_hand_is_refused(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path)
+    write_stage_configs(configured("tiny/base"), run)
+    path = run.config("train")
+
+    path.write_text(path.read_text().replace("seed: 1\n", "seed: 2\n"))
+    with pytest.raises(ConfigError, match="changed since it was resolved"):
+        load_stage_config(path)
+
+    path.write_text(path.read_text().replace("seed: 2\n", "seeed: 2\n"))
+    with pytest.raises(ConfigError, match=r"train\.yaml:\d+: train\.seeed: unknown key; did you"):
+        load_stage_config(path)
+
+
+@pytest.mark.parametrize("text", ["", "stage: train\n", "stage: x\ndigest: y\nconfig: {}\n"])
+def test_another_file_is_no_stage_file(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "train.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=r"train\.yaml"):
+        load_stage_config(path)
