@@ -1,0 +1,46 @@
+"""Distance to the reference policy, per sample and action, in the forms policies can supply.
+
+A policy's replay carries a dictionary of detached or differentiable statistics; a form names what
+it needs of it. Source: spec flow 3.3; k3 is the usual token estimator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from torch import Tensor
+
+Statistics = Mapping[str, Tensor]
+
+
+def _mean_square(difference: Tensor) -> Tensor:
+    """Mean over everything behind batch and action: [B, A, ...] -> [B, A]."""
+    return (difference**2).flatten(2).mean(2)
+
+
+def latent_mean(statistics: Statistics) -> Tensor:
+    """mean_dims (mu - mu_ref)^2 / (2 kl_std^2): [B, A].
+
+    kl_std [A] is the diffusion g for flow_sde (the true KL times the step length h, as the
+    original has it on purpose) and the std for cps (the true KL per dimension).
+    """
+    difference = statistics["mean"] - statistics["reference_mean"]
+    return _mean_square(difference) / (2 * statistics["kl_std"] ** 2)
+
+
+def velocity(statistics: Statistics) -> Tensor:
+    """mean_dims (v - v_ref)^2: [B, A]."""
+    return _mean_square(statistics["velocity"] - statistics["reference_velocity"])
+
+
+def k3(statistics: Statistics) -> Tensor:
+    """exp(d) - d - 1 with d = log pi_ref - log pi: [B, A], unbiased and never negative."""
+    difference = statistics["reference_log_prob"] - statistics["log_prob"]
+    return difference.exp() - difference - 1
+
+
+KL_FORMS: dict[str, Callable[[Statistics], Tensor]] = {
+    "latent_mean": latent_mean,
+    "velocity": velocity,
+    "k3": k3,
+}

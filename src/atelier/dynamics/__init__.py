@@ -1,0 +1,1 @@
+"""Stochastic transitions and windows: one kernel for sampling and for replay."""

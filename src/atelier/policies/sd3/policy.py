@@ -1,0 +1,302 @@
+"""Stable Diffusion 3 as a flow policy: an action is a denoising transition inside the window.
+
+Works for every pipeline of the real classes, the embedded tiny one and SD3.5-Medium alike.
+Latents, transitions and log-probs are float32; the transformer computes in `policy.dtype` under
+autocast, in the rollout and in the replay alike. A stored rollout holds the latents at the window's
+steps (W + 1 tensors), never a timestep to look a sigma up from.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import numpy as np
+import torch
+from diffusers import StableDiffusion3Pipeline
+from torch import Tensor, nn
+
+from atelier.config.schema import EvaluationConfig, PolicyConfig, RolloutConfig
+from atelier.data.keys import key
+from atelier.dynamics.transitions import DYNAMICS, Step, Transition, ode, sample, steps_of
+from atelier.dynamics.windows import draw_window
+from atelier.errors import ConfigError
+from atelier.policies.base import Replay, Rollout, Sample
+from atelier.policies.sd3.conditions import Conditions, PromptEncoder
+from atelier.policies.sd3.lora import add_adapter
+
+AUTOCAST_DTYPES = {"float32": None, "bfloat16": torch.bfloat16}
+
+
+class SD3Policy:
+    """A StableDiffusion3Pipeline that rolls out, replays and generates. See policies.base.Policy."""
+
+    kl_forms = frozenset({"latent_mean", "velocity"})
+
+    def __init__(
+        self,
+        pipeline: StableDiffusion3Pipeline,
+        policy: PolicyConfig,
+        rollout: RolloutConfig,
+        evaluation: EvaluationConfig,
+        seed: int,
+        device: torch.device,
+    ) -> None:
+        self._pipeline = pipeline
+        self._policy = policy
+        self._rollout = rollout
+        self._evaluation = evaluation
+        self._seed = seed
+        self.device = device
+        for part in (pipeline.vae, pipeline.text_encoder, pipeline.text_encoder_2):
+            part.requires_grad_(False).eval().to(device)
+        if pipeline.text_encoder_3 is not None:
+            pipeline.text_encoder_3.requires_grad_(False).eval().to(device)
+        self._encoder = PromptEncoder(pipeline, device, policy.max_sequence_length)
+        self._base = pipeline.transformer
+        self.module: nn.Module = self._make_module().to(device)
+        self._reference: nn.Module | None = None
+        self._step = 0
+        self._window = range(0)
+        self._schedules: dict[int, tuple[list[Step], Tensor]] = {}
+
+    @classmethod
+    def load(
+        cls,
+        policy: PolicyConfig,
+        rollout: RolloutConfig,
+        evaluation: EvaluationConfig,
+        seed: int,
+        device: torch.device | str,
+    ) -> SD3Policy:
+        """Load a pipeline directory or hub id in float32 (`policy.path`)."""
+        try:
+            pipeline = StableDiffusion3Pipeline.from_pretrained(
+                policy.path, torch_dtype=torch.float32
+            )
+        except (OSError, ValueError) as error:
+            raise ConfigError(
+                f"policy.path: {policy.path!r} is not a Stable Diffusion 3 pipeline that can be "
+                f"loaded ({error})"
+            ) from error
+        pipeline.set_progress_bar_config(disable=True)
+        return cls(pipeline, policy, rollout, evaluation, seed, torch.device(device))
+
+    def _make_module(self) -> nn.Module:
+        transformer = self._base
+        transformer.eval()  # no dropout: the rollout and the replay must agree
+        if self._policy.gradient_checkpointing:
+            transformer.enable_gradient_checkpointing()
+        if self._policy.trainable == "lora":
+            transformer.requires_grad_(False)
+            add_adapter(transformer, self._policy.lora, seed=key("lora", self._seed))
+        else:
+            transformer.requires_grad_(True)
+            # Fixed sine-cosine table, a buffer in diffusers; nothing else is frozen.
+        return transformer
+
+    def fresh_module(self) -> nn.Module:
+        """The transformer's structure on the meta device, adapter included, without values."""
+        with torch.device("meta"):
+            module = type(self._base).from_config(self._base.config)
+            if self._policy.trainable == "lora":
+                add_adapter(module, self._policy.lora, seed=None)
+        return module
+
+    def trainable(self) -> dict[str, nn.Parameter]:
+        named = self.module.named_parameters()
+        return {name: parameter for name, parameter in named if parameter.requires_grad}
+
+    # Reference -------------------------------------------------------------------------------
+
+    def prepare_reference(self) -> None:
+        """Keep what the policy is before training: a frozen copy, or nothing with an adapter."""
+        if self._policy.trainable == "full":
+            self._reference = copy.deepcopy(self.module).requires_grad_(False)
+
+    @contextmanager
+    def _adapter_off(self) -> Iterator[None]:
+        self._base.disable_adapters()
+        try:
+            yield
+        finally:
+            self._base.enable_adapters()
+
+    def _reference_velocity(
+        self, module: nn.Module, x: Tensor, timestep: Tensor, conditions: Conditions, scale: float
+    ) -> Tensor:
+        frozen = self._reference
+        context: AbstractContextManager[None] = nullcontext() if frozen else self._adapter_off()
+        with torch.no_grad(), context:
+            return self._velocity(frozen or module, x, timestep, conditions, scale)
+
+    # Rollout and replay ----------------------------------------------------------------------
+
+    def begin_step(self, step: int) -> Mapping[str, float]:
+        self._step = step
+        self._window = draw_window(
+            self._rollout.window, self._rollout.num_inference_steps, self._seed, step
+        )
+        return {"window/start": self._window.start, "window/size": len(self._window)}
+
+    @torch.no_grad()
+    def rollout(self, module: nn.Module, samples: Sequence[Sample]) -> Rollout:
+        config, window = self._rollout, self._window
+        steps, timesteps = self._schedule(config.num_inference_steps)
+        conditions = self._encoder.encode([one.prompt.text for one in samples])
+        noise = self.noise(
+            [key("rollout", self._seed, self._step, one.index) for one in samples], 1 + len(window)
+        )
+        x, draws = noise[:, 0], noise[:, 1:]
+        dynamics = DYNAMICS[config.dynamics]
+        latents: list[Tensor] = []
+        log_probs: list[Tensor] = []
+        for index, step in enumerate(steps):
+            velocity = self._velocity(
+                module, x, timesteps[index], conditions, config.guidance_scale
+            )
+            if index not in window:
+                x = ode(x, velocity, step)
+                continue
+            transition = dynamics.transition(x, velocity, step, config.noise_level)
+            latents.append(x)
+            x = sample(transition, draws[:, index - window.start])
+            log_probs.append(dynamics.log_prob(x, transition))
+            if index == window.stop - 1:
+                latents.append(x)
+        return Rollout(
+            samples=samples,
+            old_log_probs=torch.stack(log_probs, dim=1),
+            images=self.decode(x),
+            record={
+                "latents": torch.stack(latents, dim=1),
+                "window": window,
+                "conditions": conditions,
+            },
+        )
+
+    def action_slices(self, rollout: Rollout) -> Iterator[slice]:
+        for action in range(rollout.old_log_probs.shape[1]):
+            yield slice(action, action + 1)
+
+    def replay(
+        self, module: nn.Module, rollout: Rollout, actions: slice, with_reference: bool
+    ) -> Replay:
+        config, action = self._rollout, actions.start
+        index = rollout.record["window"][action]
+        steps, timesteps = self._schedule(config.num_inference_steps)
+        latents = rollout.record["latents"]
+        x, x_next = latents[:, action], latents[:, action + 1]
+        inputs = (x, timesteps[index], rollout.record["conditions"], config.guidance_scale)
+        velocity = self._velocity(module, *inputs)
+        dynamics = DYNAMICS[config.dynamics]
+        transition = dynamics.transition(x, velocity, steps[index], config.noise_level)
+        statistics: dict[str, Tensor] = {}
+        if with_reference:
+            reference = self._reference_velocity(module, *inputs)
+            statistics = _kl_statistics(
+                velocity,
+                transition,
+                reference,
+                dynamics.transition(x, reference, steps[index], config.noise_level),
+            )
+        return Replay(dynamics.log_prob(x_next, transition)[:, None], statistics)
+
+    # Images ----------------------------------------------------------------------------------
+
+    def generate(
+        self, module: nn.Module, prompts: Sequence[str], noise_keys: Sequence[int]
+    ) -> np.ndarray:
+        """Deterministic images from fixed noise, what the plain pipeline makes of those latents."""
+        config = self._evaluation
+        batches = []
+        for start in range(0, len(prompts), config.micro_batch_size):
+            chunk = slice(start, start + config.micro_batch_size)
+            latents = self.noise(noise_keys[chunk], 1)[:, 0]
+            batches.append(self.generate_from(module, prompts[chunk], latents))
+        return np.concatenate(batches)
+
+    @torch.no_grad()
+    def generate_from(self, module: nn.Module, prompts: Sequence[str], x: Tensor) -> np.ndarray:
+        """Images uint8 [B, H, W, 3] from initial latents [B, C, h, w] by the Euler ODE."""
+        config = self._evaluation
+        conditions = self._encoder.encode(prompts)
+        steps, timesteps = self._schedule(config.num_inference_steps)
+        for step, timestep in zip(steps, timesteps, strict=True):
+            x = ode(x, self._velocity(module, x, timestep, conditions, config.guidance_scale), step)
+        return self.decode(x)
+
+    @torch.no_grad()
+    def decode(self, latents: Tensor) -> np.ndarray:
+        """Latents [B, C, h, w] to images uint8 [B, H, W, 3], in float32 as the pipeline does."""
+        vae = self._pipeline.vae
+        latents = latents / vae.config.scaling_factor + vae.config.shift_factor
+        images = vae.decode(latents, return_dict=False)[0]
+        images = (images / 2 + 0.5).clamp(0, 1).permute(0, 2, 3, 1)
+        return (images * 255).round().to(torch.uint8).cpu().numpy()
+
+    def noise(self, keys: Sequence[int], draws: int = 1) -> Tensor:
+        """Standard normal float32 [B, draws, C, h, w], one CPU generator a key: on every device and
+        for every world size the same."""
+        config = self._base.config
+        shape = (draws, config.in_channels, config.sample_size, config.sample_size)
+        rows = [torch.randn(shape, generator=torch.Generator().manual_seed(one)) for one in keys]
+        return torch.stack(rows).to(self.device)
+
+    # The model -------------------------------------------------------------------------------
+
+    def _schedule(self, num_steps: int) -> tuple[list[Step], Tensor]:
+        """The scheduler's steps and the timesteps the transformer is given for them."""
+        if num_steps not in self._schedules:
+            scheduler = copy.deepcopy(self._pipeline.scheduler)
+            scheduler.set_timesteps(num_steps)
+            self._schedules[num_steps] = (
+                steps_of(scheduler.sigmas),
+                scheduler.timesteps.to(self.device),
+            )
+        return self._schedules[num_steps]
+
+    def _velocity(
+        self,
+        module: nn.Module,
+        x: Tensor,
+        timestep: Tensor,
+        conditions: Conditions,
+        guidance_scale: float,
+    ) -> Tensor:
+        """Predicted velocity, float32 [B, C, h, w]; guidance keeps gradients in both branches."""
+        if guidance_scale == 1:
+            return self._forward(module, x, timestep, conditions)
+        unconditional = self._encoder.encode([""] * len(x))
+        both = self._forward(module, torch.cat([x, x]), timestep, conditions.after(unconditional))
+        without, with_prompt = both.chunk(2)
+        return without + guidance_scale * (with_prompt - without)
+
+    def _forward(
+        self, module: nn.Module, x: Tensor, timestep: Tensor, conditions: Conditions
+    ) -> Tensor:
+        dtype = AUTOCAST_DTYPES[self._policy.dtype]
+        with torch.autocast(self.device.type, dtype, enabled=dtype is not None):
+            output: Any = module(
+                hidden_states=x,
+                timestep=timestep.expand(len(x)),
+                encoder_hidden_states=conditions.embeddings,
+                pooled_projections=conditions.pooled,
+                return_dict=False,
+            )
+        return output[0].float()
+
+
+def _kl_statistics(
+    velocity: Tensor, transition: Transition, reference: Tensor, reference_transition: Transition
+) -> dict[str, Tensor]:
+    """Statistics of one action, with the action dimension second."""
+    return {
+        "velocity": velocity[:, None],
+        "reference_velocity": reference[:, None],
+        "mean": transition.mean[:, None],
+        "reference_mean": reference_transition.mean[:, None],
+        "kl_std": torch.tensor([transition.kl_std], device=velocity.device),
+    }

@@ -1,0 +1,38 @@
+"""The trainer's entry point, one process a rank.
+
+    python -m atelier.training --config RUN/config/train.yaml --run RUN
+    torchrun --standalone --nproc-per-node 2 -m atelier.training --config ... --run ...
+
+Exit codes: 0 done; 2 bad configuration; 3 plan refused; 75 stopped, resumable; else a crash.
+`python -m atelier.processes.torchrun` keeps them for several ranks; plain torchrun says 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from atelier import telemetry
+from atelier.errors import AtelierError
+from atelier.tracking.run_directory import RunDirectory
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m atelier.training", description=__doc__)
+    parser.add_argument("--config", type=Path, required=True, help="resolved train.yaml")
+    parser.add_argument("--run", type=Path, required=True, help="run directory")
+    arguments = parser.parse_args()
+    telemetry.off_by_default()
+    from atelier.training.worker import train  # imports torch, after the arguments are known good
+
+    try:
+        train(arguments.config, RunDirectory(arguments.run))
+    except AtelierError as error:
+        sys.stderr.write(f"{type(error).__name__}: {error}\n")
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,45 @@
+"""From a step number to this rank's micro-batches. Pure functions of the configuration.
+
+Micro-batches are cut from the step's samples in a fixed order and never depend on the world size,
+so a rollout is bit-equal on one rank and on eight. Which update trains on which micro-batch is
+drawn anew each step from a key.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from atelier.config.schema import RunConfig
+from atelier.data.keys import key
+from atelier.data.prompts import Prompt
+from atelier.data.samplers import prompt_indices
+from atelier.policies.base import Sample
+
+MicroBatch = Sequence[Sample]
+
+
+def step_samples(prompts: Sequence[Prompt], step: int, config: RunConfig) -> list[Sample]:
+    """All samples of a step: group g holds indices g * group_size ... (g + 1) * group_size - 1."""
+    chosen = prompt_indices(len(prompts), step, config.train.prompts_per_step, config.train.seed)
+    size = config.rollout.group_size
+    return [
+        Sample(index=group * size + member, group_id=group, prompt=prompts[prompt])
+        for group, prompt in enumerate(chosen)
+        for member in range(size)
+    ]
+
+
+def micro_batches_by_update(
+    samples: Sequence[Sample], step: int, config: RunConfig, rank: int, world_size: int
+) -> list[list[MicroBatch]]:
+    """This rank's micro-batches, one list an optimizer update.
+
+    The plan guarantees that the counts divide: every rank gets as many in every update.
+    """
+    size = config.rollout.micro_batch_size
+    batches = [samples[start : start + size] for start in range(0, len(samples), size)]
+    random.Random(key("updates", config.train.seed, step)).shuffle(batches)
+    per_update = len(batches) // config.train.updates_per_step
+    updates = [batches[start : start + per_update] for start in range(0, len(batches), per_update)]
+    return [update[rank::world_size] for update in updates]

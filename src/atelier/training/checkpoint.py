@@ -1,0 +1,181 @@
+"""Checkpoints that are complete or absent, and the same whatever engine or world size wrote them.
+
+    checkpoints/step-000020/
+        trainable.safetensors  ema.safetensors  optimizer.safetensors  rng.safetensors
+        state.json             step, update count, digest, lengths of the metrics and events files
+        MANIFEST.json          sha256 of the others; written last
+
+Written aside, forced to disk, renamed: a directory named step-* is whole, or its manifest says
+what is not. Tensors are safetensors; nothing is pickled.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from atelier.errors import CheckpointError, Stopped
+from atelier.training.engines import OptimizerState
+
+MANIFEST = "MANIFEST.json"
+
+
+@dataclass(frozen=True)
+class LoopState:
+    """Where the loop stands: `step` steps and `updates` optimizer updates are done."""
+
+    step: int
+    updates: int
+    digest: str
+    metrics_offset: int
+    events_offset: int
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Everything a trainer needs to go on as if it had not stopped. Tensors are on the CPU."""
+
+    state: LoopState
+    weights: Mapping[str, Tensor]
+    ema: Mapping[str, Tensor] | None
+    optimizer: OptimizerState
+    rng: Mapping[str, Tensor]
+
+
+def save_checkpoint(folder: Path, checkpoint: Checkpoint, keep: int) -> Path:
+    """Write checkpoint `step-NNNNNN` into `folder` and remove the oldest beyond `keep`.
+
+    Raises Stopped when the disk is full; what was there before stays whole.
+    """
+    final = folder / f"step-{checkpoint.state.step:06d}"
+    aside = folder / f".{final.name}.{os.getpid()}"
+    try:
+        aside.mkdir(parents=True)
+        _write(aside, checkpoint)
+        if final.exists():
+            shutil.rmtree(final)
+        aside.rename(final)
+        _sync(folder)
+    except OSError as error:
+        shutil.rmtree(aside, ignore_errors=True)
+        if error.errno == errno.ENOSPC:
+            raise Stopped(f"{folder}: the disk is full; free some space and resume") from error
+        raise
+    for old in all_checkpoints(folder)[:-keep]:
+        shutil.rmtree(old)
+    return final
+
+
+def _write(folder: Path, checkpoint: Checkpoint) -> None:
+    save_file(dict(checkpoint.weights), folder / "trainable.safetensors")
+    if checkpoint.ema is not None:
+        save_file(dict(checkpoint.ema), folder / "ema.safetensors")
+    moments = {
+        f"{kind}.{name}": value
+        for name, kinds in checkpoint.optimizer.moments.items()
+        for kind, value in kinds.items()
+    }
+    save_file(
+        moments,
+        folder / "optimizer.safetensors",
+        metadata={"updates": str(checkpoint.optimizer.updates)},
+    )
+    save_file(dict(checkpoint.rng), folder / "rng.safetensors")
+    state = {**asdict(checkpoint.state), "optimizer_updates": checkpoint.optimizer.updates}
+    (folder / "state.json").write_text(json.dumps(state, indent=2, sort_keys=True))
+    files = sorted(path for path in folder.iterdir())
+    manifest = {path.name: _sha256(path) for path in files}
+    (folder / MANIFEST).write_text(json.dumps(manifest, indent=2, sort_keys=True))
+    for path in [*files, folder / MANIFEST]:
+        _sync(path)
+    _sync(folder)
+
+
+def load_checkpoint(folder: Path) -> Checkpoint:
+    """Read a checkpoint after checking its manifest."""
+    verify_manifest(folder)
+    state = json.loads((folder / "state.json").read_text())
+    optimizer_updates = state.pop("optimizer_updates")
+    moments: dict[str, dict[str, Tensor]] = {}
+    for name, value in load_file(folder / "optimizer.safetensors").items():
+        kind, parameter = name.split(".", 1)
+        moments.setdefault(parameter, {})[kind] = value
+    ema = folder / "ema.safetensors"
+    return Checkpoint(
+        state=LoopState(**state),
+        weights=load_file(folder / "trainable.safetensors"),
+        ema=load_file(ema) if ema.exists() else None,
+        optimizer=OptimizerState(optimizer_updates, moments),
+        rng=load_file(folder / "rng.safetensors"),
+    )
+
+
+def verify_manifest(folder: Path) -> None:
+    """Raise CheckpointError naming every file that is missing or altered."""
+    manifest = folder / MANIFEST
+    if not manifest.is_file():
+        raise CheckpointError(f"{folder}: no {MANIFEST}; this is not a complete checkpoint")
+    wrong = [
+        name
+        for name, digest in json.loads(manifest.read_text()).items()
+        if not (folder / name).is_file() or _sha256(folder / name) != digest
+    ]
+    if wrong:
+        raise CheckpointError(f"{folder}: missing or altered: {', '.join(wrong)}")
+
+
+def all_checkpoints(folder: Path) -> list[Path]:
+    """Checkpoints in `folder`, oldest first."""
+    if not folder.is_dir():
+        return []
+    return sorted(path for path in folder.iterdir() if re.fullmatch(r"step-\d{6,}", path.name))
+
+
+def latest_checkpoint(folder: Path) -> Path | None:
+    """The newest checkpoint, or None where there is none yet."""
+    found = all_checkpoints(folder)
+    return found[-1] if found else None
+
+
+def check_reload(folder: Path, fresh: nn.Module, weights: Mapping[str, Tensor]) -> None:
+    """Load what was saved into a fresh module and compare it with what was meant, bit for bit.
+
+    Raises CheckpointError when keys do not match (a renamed prefix loads as a no-op elsewhere)
+    or a value differs.
+    """
+    saved = load_file(folder / "trainable.safetensors")
+    result = fresh.load_state_dict(saved, strict=False, assign=True)
+    matched = len(saved) - len(result.unexpected_keys)
+    if result.unexpected_keys or matched != len(weights) or not matched:
+        raise CheckpointError(
+            f"{folder}: {matched} of {len(weights)} saved tensors match the model; "
+            f"unknown: {result.unexpected_keys[:3]}"
+        )
+    loaded = dict(fresh.named_parameters())
+    different = [name for name, value in weights.items() if not torch.equal(loaded[name], value)]
+    if different:
+        raise CheckpointError(f"{folder}: reloaded values differ: {different[:3]}")
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

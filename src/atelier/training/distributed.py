@@ -1,0 +1,76 @@
+"""Which rank this process is, and the few collectives the loop needs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from atelier.config.schema import LaunchConfig
+from atelier.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class World:
+    """This process's place among the ranks, and its device."""
+
+    rank: int
+    size: int
+    device: torch.device
+
+    @property
+    def is_main(self) -> bool:
+        return self.rank == 0
+
+    def gather(self, value: Any) -> list[Any]:
+        """Every rank's value (picklable, between our own processes only), in rank order."""
+        if self.size == 1:
+            return [value]
+        values: list[Any] = [None] * self.size
+        dist.all_gather_object(values, value)
+        return values
+
+    def barrier(self) -> None:
+        if self.size > 1:
+            dist.barrier()
+
+
+@contextmanager
+def join_world(launch: LaunchConfig) -> Iterator[World]:
+    """Join the process group torchrun describes; one process without torchrun is a world of one.
+
+    CPU threads are fixed to launch.threads shared among the ranks: their number can change the
+    order of sums, so it is part of what makes a run repeatable.
+    """
+    rank, size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+    local_rank = int(os.environ.get("LOCAL_RANK", 0))
+    device = _device(launch, local_rank)
+    torch.set_num_threads(max(1, launch.threads // size))
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    if size > 1 or "RANK" in os.environ:
+        # device_id binds NCCL at once, so a wrong card fails here and not in the first step.
+        bound = device if device.type == "cuda" else None
+        dist.init_process_group("nccl" if bound else "gloo", device_id=bound)
+    try:
+        yield World(rank, size, device)
+    finally:
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
+def _device(launch: LaunchConfig, local_rank: int) -> torch.device:
+    available = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if launch.device == "cpu" or (launch.device == "auto" and not available):
+        return torch.device("cpu")
+    if local_rank >= available:
+        raise ConfigError(
+            f"launch.processes: rank {local_rank} has no GPU of its own, {available} visible; "
+            "lower launch.processes or set launch.device=cpu"
+        )
+    return torch.device("cuda", local_rank)

@@ -1,0 +1,261 @@
+"""Who averages gradients and steps the optimizer: torch DDP, or DeepSpeed ZeRO-2 and ZeRO-3.
+
+Engines differ inside a step only. Outside they all give the same: full, named, engine-neutral
+tensors to save, and a start from them, whatever the world size. The trained weights are loaded
+into the module before the engine is made, so every engine clones its masters from them; only the
+optimizer's state goes in afterwards.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from atelier.config.paths import repository_root
+from atelier.config.schema import LaunchConfig, TrainConfig
+from atelier.training.distributed import World
+
+MOMENTS = ("exp_avg", "exp_avg_sq")
+
+
+@dataclass(frozen=True)
+class OptimizerState:
+    """AdamW's state by parameter name, full tensors on the CPU, and its update count."""
+
+    updates: int
+    moments: Mapping[str, Mapping[str, Tensor]]
+
+
+class Engine(Protocol):
+    """Averages, clips and steps."""
+
+    module: nn.Module
+    """For forward passes that are differentiated."""
+
+    def backward(self, loss: Tensor, last: bool) -> None:
+        """Accumulate gradients of the sum over ranks and calls; `last` before a step."""
+        ...
+
+    def accumulate(self, last: bool) -> AbstractContextManager[Any]:
+        """Around the forward and backward of one call."""
+        ...
+
+    def step(self) -> float:
+        """Clip, update, clear gradients; return the gradient norm before clipping."""
+        ...
+
+    def optimizer_state(self) -> OptimizerState:
+        """Collective: every rank calls it and gets the full state."""
+        ...
+
+    def load_optimizer_state(self, state: OptimizerState) -> None: ...
+
+    def weights(self) -> dict[str, Tensor]:
+        """Collective: full trained parameters on the CPU, copies."""
+        ...
+
+    def put_weights(self, weights: Mapping[str, Tensor]) -> None:
+        """Collective: set what forward passes compute with (not the optimizer's masters)."""
+        ...
+
+
+def make_engine(
+    module: nn.Module,
+    trainable: Mapping[str, nn.Parameter],
+    train: TrainConfig,
+    launch: LaunchConfig,
+    world: World,
+) -> Engine:
+    """The engine of launch.engine around `module`, whose weights are already in place."""
+    optimizer = torch.optim.AdamW(
+        list(trainable.values()),
+        lr=train.learning_rate,
+        betas=train.adam_betas,
+        eps=train.adam_epsilon,
+        weight_decay=train.weight_decay,
+    )
+    if launch.engine == "deepspeed":
+        return DeepSpeedEngine(module, trainable, optimizer, train, launch.zero_stage)
+    return DdpEngine(module, trainable, optimizer, train, world)
+
+
+class DdpEngine:
+    """torch DistributedDataParallel; nothing around the module in a world of one."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        trainable: Mapping[str, nn.Parameter],
+        optimizer: torch.optim.Optimizer,
+        train: TrainConfig,
+        world: World,
+    ) -> None:
+        self._trainable = trainable
+        self._optimizer = optimizer
+        self._max_grad_norm = train.max_grad_norm
+        self._world_size = world.size
+        self.module: nn.Module = module
+        if world.size > 1:
+            self.module = nn.parallel.DistributedDataParallel(module, broadcast_buffers=False)
+
+    def accumulate(self, last: bool) -> AbstractContextManager[Any]:
+        if isinstance(self.module, nn.parallel.DistributedDataParallel) and not last:
+            return self.module.no_sync()
+        return nullcontext()
+
+    def backward(self, loss: Tensor, last: bool) -> None:
+        (loss * self._world_size).backward()  # DDP averages over ranks; the loss is already a share
+
+    def step(self) -> float:
+        parameters = list(self._trainable.values())
+        norm = nn.utils.clip_grad_norm_(parameters, self._max_grad_norm)
+        self._optimizer.step()
+        self._optimizer.zero_grad(set_to_none=True)
+        return float(norm)
+
+    def optimizer_state(self) -> OptimizerState:
+        updates, moments = 0, {}
+        for name, parameter in self._trainable.items():
+            state = self._optimizer.state[parameter]
+            if state:
+                updates = int(state["step"])
+                moments[name] = {kind: state[kind].detach().cpu().clone() for kind in MOMENTS}
+        return OptimizerState(updates, moments)
+
+    def load_optimizer_state(self, state: OptimizerState) -> None:
+        for name, moments in state.moments.items():
+            parameter = self._trainable[name]
+            self._optimizer.state[parameter] = {
+                "step": torch.tensor(float(state.updates)),
+                **{kind: moments[kind].to(parameter.device, copy=True) for kind in MOMENTS},
+            }
+
+    def weights(self) -> dict[str, Tensor]:
+        return {name: value.detach().cpu().clone() for name, value in self._trainable.items()}
+
+    @torch.no_grad()
+    def put_weights(self, weights: Mapping[str, Tensor]) -> None:
+        for name, parameter in self._trainable.items():
+            parameter.copy_(weights[name])
+
+
+class DeepSpeedEngine:
+    """DeepSpeed ZeRO-2 or ZeRO-3 in float32, configured by configs/deepspeed/zero<stage>.json."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        trainable: Mapping[str, nn.Parameter],
+        optimizer: torch.optim.Optimizer,
+        train: TrainConfig,
+        stage: int,
+    ) -> None:
+        import deepspeed
+
+        self._deepspeed = deepspeed
+        self._trainable = trainable
+        self._stage = stage
+        config = read_deepspeed_config(
+            repository_root() / "configs" / "deepspeed" / f"zero{stage}.json", train
+        )
+        engine, _, _, _ = deepspeed.initialize(model=module, optimizer=optimizer, config=config)
+        self._engine = engine
+        self.module: nn.Module = engine
+        self._world_size = torch.distributed.get_world_size()
+
+    def accumulate(self, last: bool) -> AbstractContextManager[Any]:
+        self._engine.set_gradient_accumulation_boundary(last)
+        return nullcontext()
+
+    def backward(self, loss: Tensor, last: bool) -> None:
+        self._engine.backward(loss * self._world_size)
+
+    def step(self) -> float:
+        self._engine.step()
+        return float(self._engine.get_global_grad_norm())
+
+    # The flat partitions hold the state; DeepSpeed's safe_* functions address it by parameter.
+
+    def _flat_state(self) -> list[dict[str, Any]]:
+        inner = self._engine.optimizer.optimizer
+        return [inner.state[part] for part in self._partitions()]
+
+    def _partitions(self) -> list[Tensor]:
+        zero = self._engine.optimizer
+        if self._stage == 3:
+            return list(zero.fp32_partitioned_groups_flat)
+        return list(zero.single_partition_of_fp32_groups)
+
+    def optimizer_state(self) -> OptimizerState:
+        from deepspeed.utils import safe_get_full_optimizer_state
+
+        states = self._flat_state()
+        if not all(states):
+            return OptimizerState(0, {})
+        moments = {
+            name: {
+                kind: safe_get_full_optimizer_state(parameter, kind).detach().cpu().clone()
+                for kind in MOMENTS
+            }
+            for name, parameter in self._trainable.items()
+        }
+        return OptimizerState(int(states[0]["step"]), moments)
+
+    def load_optimizer_state(self, state: OptimizerState) -> None:
+        inner = self._engine.optimizer.optimizer
+        for partition in self._partitions():
+            inner.state[partition] = {
+                "step": torch.tensor(float(state.updates)),
+                **{kind: torch.zeros_like(partition) for kind in MOMENTS},
+            }
+        for name, moments in state.moments.items():
+            for kind in MOMENTS:
+                self._put_moment(self._trainable[name], moments[kind], kind)
+
+    def _put_moment(self, parameter: nn.Parameter, value: Tensor, kind: str) -> None:
+        from deepspeed.utils import safe_set_full_optimizer_state, safe_set_local_optimizer_state
+
+        value = value.to(parameter.device)
+        if self._stage != 3:
+            safe_set_full_optimizer_state(parameter, value, kind)
+            return
+        # ZeRO-3 pads a parameter to a multiple of the world size, which its full setter forgets.
+        size = -(-value.numel() // self._world_size)
+        padded = value.new_zeros(size * self._world_size)
+        padded[: value.numel()] = value.flatten()
+        rank = torch.distributed.get_rank()
+        safe_set_local_optimizer_state(parameter, padded[rank * size : (rank + 1) * size], kind)
+
+    def _whole(self, modifier_rank: int | None) -> AbstractContextManager[Any]:
+        """Inside, every rank sees full parameters; with a modifier its changes are kept."""
+        if self._stage != 3:
+            return nullcontext()
+        parameters = list(self._trainable.values())
+        return self._deepspeed.zero.GatheredParameters(parameters, modifier_rank=modifier_rank)
+
+    def weights(self) -> dict[str, Tensor]:
+        with self._whole(None):
+            return {name: value.detach().cpu().clone() for name, value in self._trainable.items()}
+
+    @torch.no_grad()
+    def put_weights(self, weights: Mapping[str, Tensor]) -> None:
+        with self._whole(0):
+            for name, parameter in self._trainable.items():
+                parameter.copy_(weights[name])
+
+
+def read_deepspeed_config(path: Path, train: TrainConfig) -> dict[str, Any]:
+    """The JSON file, with what the run decides filled in. Batch sizes are ours, not DeepSpeed's:
+    accumulation boundaries are set by hand, so it is told 1 and 1."""
+    config: dict[str, Any] = json.loads(path.read_text())
+    config["train_micro_batch_size_per_gpu"] = 1
+    config["gradient_accumulation_steps"] = 1
+    config["gradient_clipping"] = train.max_grad_norm
+    return config

@@ -1,0 +1,50 @@
+"""Small accumulators of the loop: weighted means over ranks, and seconds by phase."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from torch import Tensor
+
+from atelier.training.distributed import World
+
+
+class WeightedMeans:
+    """Means of [B, A] metrics under the weights of the loss, which sum to 1 over all ranks."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, float] = {}
+
+    def add(self, metrics: Mapping[str, Tensor], weight: Tensor) -> None:
+        """metrics [B, A] each; weight [B] of one action."""
+        for name, value in metrics.items():
+            total = float((value.double() * weight.double()[:, None]).sum())
+            self._sums[name] = self._sums.get(name, 0.0) + total
+
+    def over(self, world: World) -> dict[str, float]:
+        """Collective: the sums of all ranks, which are the means."""
+        parts = world.gather(self._sums)
+        return {name: sum(part[name] for part in parts) for name in self._sums}
+
+
+class Stopwatch:
+    """Seconds spent in named phases of a step, and in all of it."""
+
+    def __init__(self) -> None:
+        self._start = time.perf_counter()
+        self._phases: dict[str, float] = {}
+
+    @contextmanager
+    def __call__(self, phase: str) -> Iterator[None]:
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            elapsed = time.perf_counter() - start
+            self._phases[phase] = self._phases.get(phase, 0.0) + elapsed
+
+    def seconds(self) -> dict[str, float]:
+        phases = {f"time/{name}": round(value, 4) for name, value in self._phases.items()}
+        return {**phases, "time/step": round(time.perf_counter() - self._start, 4)}

@@ -1,0 +1,61 @@
+"""The scores of a whole step, gathered from all ranks and put in the order of the samples."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from atelier.policies.base import Sample
+from atelier.rewards.reward_set import ScoreTable
+from atelier.training.distributed import World
+
+
+@dataclass(frozen=True)
+class StepScores:
+    """One entry a sample of the step, by sample index: total [N] (NaN where not valid)."""
+
+    total: Tensor
+    valid: Tensor
+    group_ids: Tensor
+    values: dict[str, Tensor]
+    first_reason: str | None
+
+    def summary(self) -> dict[str, float]:
+        """Means and spreads over what is present; a missing score enters no statistic."""
+        present = self.total[self.valid].double()
+        result = {
+            "reward/mean": float(present.mean()),
+            "reward/std": float(present.std(correction=0)),
+            "reward/valid_share": float(self.valid.float().mean()),
+        }
+        for name, values in self.values.items():
+            known = values[~values.isnan()].double()
+            if len(known):
+                result[f"reward/{name}/mean"] = float(known.mean())
+        return result
+
+
+def gather_scores(world: World, samples: Sequence[Sample], table: ScoreTable) -> StepScores:
+    """Collective: every rank ends with the scores of all samples, so advantages are equal."""
+    mine = {
+        "index": np.array([one.index for one in samples]),
+        "group": np.array([one.group_id for one in samples]),
+        "total": table.total,
+        "valid": table.valid,
+        **{f"value/{name}": values for name, values in table.values.items()},
+    }
+    parts = world.gather((mine, next((reason for reason in table.reasons if reason), None)))
+    whole = {name: np.concatenate([part[name] for part, _ in parts]) for name in mine}
+    order = np.argsort(whole.pop("index"))
+    sorted_ = {name: torch.from_numpy(values[order]) for name, values in whole.items()}
+    return StepScores(
+        total=sorted_.pop("total").float(),
+        valid=sorted_.pop("valid").bool(),
+        group_ids=sorted_.pop("group"),
+        values={name.removeprefix("value/"): values for name, values in sorted_.items()},
+        first_reason=next((reason for _, reason in parts if reason), None),
+    )

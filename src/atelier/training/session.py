@@ -1,0 +1,121 @@
+"""What a checkpoint saves of a run in progress, and how a new process takes it up again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from atelier.config.schema import RunConfig
+from atelier.errors import CheckpointError
+from atelier.policies.base import Policy
+from atelier.training.checkpoint import (
+    Checkpoint,
+    LoopState,
+    all_checkpoints,
+    check_reload,
+    load_checkpoint,
+    save_checkpoint,
+)
+from atelier.training.distributed import World
+from atelier.training.ema import Ema
+from atelier.training.engines import Engine
+from atelier.training.journal import Journal
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class Session:
+    """Steps and updates done, and the moving average. The engine owns weights and optimizer."""
+
+    def __init__(self, config: RunConfig, digest: str, world: World) -> None:
+        self._config = config
+        self._digest = digest
+        self._world = world
+        self._first_step: int | None = None
+        self.step = 0
+        self.updates = 0
+        self.ema: Ema | None = None
+
+    def start(self, engine: Engine) -> None:
+        """Begin the average at the weights the engine starts from."""
+        if self._config.train.ema.enabled and self.ema is None:
+            self.ema = Ema(self._config.train.ema, engine.weights())
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Take up the counters, the average and the random state of a checkpoint."""
+        self.step, self.updates = checkpoint.state.step, checkpoint.state.updates
+        if checkpoint.ema is not None:
+            self.ema = Ema(self._config.train.ema, checkpoint.ema)
+        state = checkpoint.rng.get(f"rank-{self._world.rank}")
+        if state is not None:
+            torch.set_rng_state(state)
+
+    def first_step_of_this_life(self, step: int) -> bool:
+        """Whether this process has trained no step before `step`."""
+        if self._first_step is None:
+            self._first_step = step
+        return self._first_step == step
+
+    def after_update(self, engine: Engine) -> None:
+        """Count an optimizer update, and average when it is due."""
+        if self.ema is not None and self.ema.due(self.updates):
+            self.ema.update(self.updates, engine.weights())
+        self.updates += 1
+
+    @contextmanager
+    def averaged_weights(self, engine: Engine) -> Iterator[None]:
+        """Inside, forward passes compute with the moving average."""
+        if self.ema is None:
+            yield
+            return
+        weights = engine.weights()
+        engine.put_weights(self.ema.weights)
+        try:
+            yield
+        finally:
+            engine.put_weights(weights)
+
+    def save(self, engine: Engine, policy: Policy, journal: Journal) -> Path:
+        """Collective: write a checkpoint, and prove that it loads into a fresh module."""
+        weights, optimizer = engine.weights(), engine.optimizer_state()
+        rng = self._world.gather(torch.get_rng_state())
+        folder = journal.run.checkpoints
+        if self._world.is_main:
+            metrics_offset, events_offset = journal.offsets()
+            state = LoopState(self.step, self.updates, self._digest, metrics_offset, events_offset)
+            ema: dict[str, Tensor] | None = self.ema.weights if self.ema else None
+            states = {f"rank-{rank}": value for rank, value in enumerate(rng)}
+            saved = save_checkpoint(
+                folder,
+                Checkpoint(state, weights, ema, optimizer, states),
+                self._config.train.keep_checkpoints,
+            )
+            check_reload(saved, policy.fresh_module(), weights)
+        self._world.barrier()
+        return folder / f"step-{self.step:06d}"
+
+
+def find_checkpoint(folder: Path, digest: str, journal: Journal) -> Checkpoint | None:
+    """The newest whole checkpoint of this very configuration, or None where there is none.
+
+    A damaged one is passed over with a word; one of another configuration is an error, because
+    going on from it would mix two runs.
+    """
+    for candidate in reversed(all_checkpoints(folder)):
+        try:
+            checkpoint = load_checkpoint(candidate)
+        except CheckpointError as error:
+            journal.say(f"passing over a damaged checkpoint: {error}")
+            continue
+        if checkpoint.state.digest != digest:
+            raise CheckpointError(
+                f"{candidate} was written by another configuration or on other data; move "
+                f"{folder.parent} aside or choose another run directory"
+            )
+        return checkpoint
+    return None

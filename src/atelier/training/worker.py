@@ -1,0 +1,110 @@
+"""One rank of a training run: put the parts together, take up the newest checkpoint, train."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+
+from atelier.algorithms.grpo import ALGORITHMS
+from atelier.config.digest import digest, stage_digest
+from atelier.config.plan import plan
+from atelier.config.resolve import load_stage_config
+from atelier.config.schema import RunConfig
+from atelier.data.prompts import content_digest, read_prompts
+from atelier.errors import ConfigError, PlanError
+from atelier.policies.sd3.policy import SD3Policy
+from atelier.rewards.registry import build
+from atelier.tracking.run_directory import RunDirectory
+from atelier.training.distributed import World, join_world
+from atelier.training.engines import make_engine
+from atelier.training.journal import Journal
+from atelier.training.session import Session, find_checkpoint
+from atelier.training.trainer import Trainer
+
+
+def train(config_path: Path, run: RunDirectory) -> None:
+    """Train the run of a resolved configuration file in its run directory.
+
+    Reads run.data (train.parquet, heldout.parquet), writes run.train. Resumes by itself.
+    """
+    config = load_stage_config(config_path)
+    with join_world(config.launch) as world, written_by_one(run, world):
+        plan(config, world_size=world.size)
+        _train(config, run, world)
+
+
+def _train(config: RunConfig, run: RunDirectory, world: World) -> None:
+    train_prompts = read_prompts(run.data / "train.parquet")
+    heldout_prompts = read_prompts(run.data / "heldout.parquet")
+    identity = digest([stage_digest(config, "train"), content_digest(train_prompts)])
+    policy = SD3Policy.load(
+        config.policy, config.rollout, config.evaluation, config.train.seed, world.device
+    )
+    algorithm = ALGORITHMS[config.algorithm.name](config.algorithm)
+    if algorithm.needs_reference:
+        if config.algorithm.kl not in policy.kl_forms:
+            raise PlanError(f"algorithm.kl: {config.algorithm.kl} is not defined for this policy")
+        policy.prepare_reference()
+    journal = Journal(run, world)
+    checkpoint = find_checkpoint(run.checkpoints, identity, journal)
+    if checkpoint is not None:
+        policy.module.load_state_dict(dict(checkpoint.weights), strict=False)
+    engine = make_engine(policy.module, policy.trainable(), config.train, config.launch, world)
+    session = Session(config, identity, world)
+    if checkpoint is not None:
+        engine.load_optimizer_state(checkpoint.optimizer)
+        session.restore(checkpoint)
+        journal.cut_back(checkpoint.state.metrics_offset, checkpoint.state.events_offset)
+        journal.event("resumed", session.step)
+        journal.say(f"resumed after step {session.step}")
+    else:
+        torch.manual_seed(config.train.seed)
+        journal.cut_back(0, 0)
+        journal.event("started", 0, ranks=world.size, device=world.device.type)
+    session.start(engine)
+    with build(config.rewards) as rewards:
+        rewards.preflight()
+        trainer = Trainer(
+            config,
+            policy,
+            algorithm,
+            rewards,
+            engine,
+            session,
+            journal,
+            world,
+            train_prompts,
+            heldout_prompts,
+        )
+        trainer.run()
+    journal.close()
+
+
+@contextmanager
+def written_by_one(run: RunDirectory, world: World) -> Iterator[None]:
+    """Hold the run's lock: two trainers in one directory would destroy each other's files.
+
+    The kernel drops the lock with its holder, so a killed trainer leaves none behind.
+    """
+    if not world.is_main:
+        yield
+        return
+    run.train.mkdir(parents=True, exist_ok=True)
+    with (run.train / "lock").open("a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            file.seek(0)
+            raise ConfigError(
+                f"{run.train} is being written by process {file.read().strip()}; wait for it or "
+                "choose another run directory"
+            ) from error
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        yield

@@ -1,0 +1,97 @@
+"""Very small real training runs, started the way the pipeline starts them: as processes."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from atelier.config.resolve import resolve, write_stage_configs
+from atelier.config.schema import RunConfig
+from atelier.data.prompts import Prompt, write_prompts
+from atelier.policies.sd3.tiny import TinySD3Sizes, build_pipeline
+from atelier.tracking.run_directory import RunDirectory
+
+SMALLEST = TinySD3Sizes(vae_channels=(8, 8, 8), layers=1, heads=2, head_width=8)
+
+SETTINGS = (
+    "rewards.ocr=null",
+    "rewards.jpeg_compressibility.weight=1.0",
+    "rollout.group_size=8",
+    "rollout.micro_batch_size=8",
+    "rollout.num_inference_steps=4",
+    "rollout.window.size=2",
+    "train.prompts_per_step=4",
+    "train.updates_per_step=2",
+    "train.steps=3",
+    "train.checkpoint_every=1",
+    "train.evaluate_every=0",
+    "train.learning_rate=3e-4",
+    "launch.device=cpu",
+    "launch.threads=2",
+)
+
+
+@functools.cache
+def untrained_pipeline() -> Path:
+    """Directory of a one-layer pipeline whose weights are random, its output not zero."""
+    import torch
+
+    folder = Path(tempfile.mkdtemp(prefix="atelier-test-")) / "pipeline"
+    pipeline = build_pipeline(SMALLEST, seed=3)
+    torch.manual_seed(3)
+    for parameter in pipeline.transformer.parameters():
+        torch.nn.init.normal_(parameter, std=0.05)
+    pipeline.save_pretrained(folder)
+    return folder
+
+
+def make_run(folder: Path, overrides: Sequence[str] = ()) -> RunDirectory:
+    """A run directory with its configuration and prompts, ready for the trainer."""
+    run = RunDirectory(folder)
+    settings = [f"policy.path={untrained_pipeline()}", *SETTINGS, *overrides]
+    config: RunConfig = resolve(recipe="tiny/base", overrides=settings)
+    write_stage_configs(config, run)
+    prompts = [
+        Prompt(i, 0, f'the word "{word}" in red', {"target": word})
+        for i, word in enumerate(["ABE", "KEM", "SUN", "TOP", "GHU", "WEP", "NYX", "BUR"])
+    ]
+    write_prompts(run.data / "train.parquet", prompts)
+    write_prompts(run.data / "heldout.parquet", prompts)
+    return run
+
+
+def trainer_command(run: RunDirectory, processes: int = 1) -> list[str]:
+    arguments = ["--config", str(run.config("train")), "--run", str(run.root)]
+    if processes == 1:
+        return [sys.executable, "-m", "atelier.training", *arguments]
+    launcher = ["-m", "atelier.processes.torchrun", "--nproc-per-node", str(processes)]
+    return [sys.executable, *launcher, "atelier.training", *arguments]
+
+
+def environment(**extra: str) -> dict[str, str]:
+    return {**os.environ, "HF_HUB_OFFLINE": "1", "DS_ACCELERATOR": "cpu", **extra}
+
+
+def train(run: RunDirectory, processes: int = 1, **extra: str) -> None:
+    """Run the trainer to its end; its output is shown when it fails."""
+    result = subprocess.run(
+        trainer_command(run, processes),
+        env=environment(**extra),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-5000:]
+
+
+def metrics(run: RunDirectory) -> list[dict[str, Any]]:
+    """The metrics of a run without timings."""
+    rows = [json.loads(line) for line in run.metrics.read_text().splitlines()]
+    return [{k: v for k, v in row.items() if not k.startswith("time/")} for row in rows]

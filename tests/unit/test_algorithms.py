@@ -1,0 +1,168 @@
+"""Advantages, losses and KL against the golden values of spec flow 11, and their gradients."""
+
+import math
+
+import pytest
+import torch
+
+from atelier.algorithms.advantages import group_advantages, zero_std_share
+from atelier.algorithms.grpo import Grpo, ratio_gap
+from atelier.algorithms.kl import k3, latent_mean, velocity
+from atelier.algorithms.policy_loss import clipped_policy_loss
+from atelier.config.schema import AlgorithmConfig, EmaConfig
+from atelier.dynamics.transitions import cps, flow_sde, steps_of
+from atelier.policies.base import Replay
+from atelier.training.ema import Ema, ema_decay
+
+GROUPS = torch.tensor([0, 0, 0, 1, 1, 1])
+REWARDS = torch.tensor([0, 0.5, 1, 0.2, 0.2, 0.8])
+VALID = torch.ones(6, dtype=torch.bool)
+
+
+@pytest.mark.parametrize(
+    ("std", "golden"),
+    [
+        ("group", [-1.224445, 0, 1.224445, -0.706857, -0.706857, 1.413714]),
+        ("batch", [-1.409126, 0, 1.409126, -0.56365, -0.56365, 1.127301]),
+        ("none", [-0.5, 0, 0.5, -0.2, -0.2, 0.4]),
+    ],
+)
+def test_golden_advantages(std: str, golden: list[float]) -> None:
+    result = group_advantages(REWARDS, GROUPS, VALID, std)
+    assert result.tolist() == pytest.approx(golden, abs=2e-6)
+
+
+def test_a_missing_score_changes_no_statistic_of_its_group() -> None:
+    rewards = torch.tensor([0, 0.5, 1, math.nan])
+    groups = torch.tensor([0, 0, 0, 0])
+    valid = torch.tensor([True, True, True, False])
+    for std in ("group", "batch", "none"):
+        with_missing = group_advantages(rewards, groups, valid, std)
+        without = group_advantages(rewards[:3], groups[:3], valid[:3], std)
+        assert with_missing.tolist() == [*without.tolist(), 0.0]
+
+
+def test_a_group_with_one_member_left_has_no_advantage() -> None:
+    valid = torch.tensor([True, False, False, True, True, True])
+    assert group_advantages(REWARDS, GROUPS, valid)[:3].tolist() == [0, 0, 0]
+
+
+def test_group_order_does_not_matter() -> None:
+    order = torch.tensor([3, 0, 5, 1, 4, 2])
+    shuffled = group_advantages(REWARDS[order], GROUPS[order], VALID)
+    assert torch.equal(shuffled, group_advantages(REWARDS, GROUPS, VALID)[order])
+
+
+def test_zero_std_share_counts_groups_that_teach_nothing() -> None:
+    rewards = torch.tensor([0.3, 0.3, 0.3, 0.2, 0.2, 0.8])
+    assert zero_std_share(rewards, GROUPS, VALID) == 0.5
+    assert zero_std_share(REWARDS, GROUPS, VALID) == 0.0
+
+
+def test_golden_policy_loss() -> None:
+    log_ratio = torch.tensor([[5e-4], [-2e-4], [-5e-5], [0.1]], dtype=torch.float64)
+    advantages = torch.tensor([2.0, -1, 7, 0], dtype=torch.float64).clamp(-5, 5)[:, None]
+    old = torch.zeros_like(log_ratio)
+    loss = clipped_policy_loss(log_ratio, old, advantages, 1e-4, 1e-4)
+    assert loss.loss.mean().item() == pytest.approx(-1.500013, abs=1e-6)
+    assert (loss.log_ratio**2).mean().item() / 2 == pytest.approx(0.00125004, abs=1e-8)
+    assert loss.clipped_above.float().mean() == 0.5
+    assert loss.clipped_below.float().mean() == 0.25
+
+
+def test_asymmetric_clipping() -> None:
+    log_ratio = torch.tensor([[0.15], [-0.15]])
+    loss = clipped_policy_loss(log_ratio, torch.zeros(2, 1), torch.ones(2, 1), 0.1, 0.2)
+    assert not loss.clipped_above.any()
+    assert loss.clipped_below.flatten().tolist() == [False, True]
+
+
+def _kl_statistics(kind, noise_level: float) -> dict[str, torch.Tensor]:
+    step = steps_of(torch.tensor([1.0, 0.8, 0.5, 0.0], dtype=torch.float64))[1]
+    x = torch.tensor([[0.5, -1.0]], dtype=torch.float64)
+    v = torch.tensor([[-0.3, 0.6]], dtype=torch.float64, requires_grad=True)
+    v_ref = torch.tensor([[-0.1, 0.5]], dtype=torch.float64)
+    new, reference = kind(x, v, step, noise_level), kind(x, v_ref, step, noise_level)
+    return {
+        "v": v,
+        "velocity": v[:, None],
+        "reference_velocity": v_ref[:, None],
+        "mean": new.mean[:, None],
+        "reference_mean": reference.mean[:, None],
+        "kl_std": torch.tensor([new.kl_std], dtype=torch.float64),
+    }
+
+
+@pytest.mark.parametrize(
+    ("kind", "noise_level", "golden"), [(flow_sde, 0.7, 0.00088968), (cps, 0.8, 0.00753081)]
+)
+def test_golden_latent_mean_kl(kind, noise_level: float, golden: float) -> None:
+    statistics = _kl_statistics(kind, noise_level)
+    kl = latent_mean(statistics)
+    assert kl.shape == (1, 1)
+    assert kl.item() == pytest.approx(golden, abs=1e-8)
+
+
+@pytest.mark.parametrize("form", [latent_mean, velocity])
+def test_kl_has_a_gradient(form) -> None:
+    statistics = _kl_statistics(cps, 0.8)
+    (gradient,) = torch.autograd.grad(form(statistics).sum(), statistics["v"])
+    assert gradient.abs().min() > 0
+
+
+def test_velocity_kl_closed_form() -> None:
+    assert velocity(_kl_statistics(cps, 0.8)).item() == pytest.approx((0.2**2 + 0.1**2) / 2)
+
+
+def test_k3_is_zero_at_the_reference_and_positive_elsewhere() -> None:
+    log_prob = torch.tensor([[-1.0, -2.0]])
+    assert k3({"log_prob": log_prob, "reference_log_prob": log_prob}).abs().max() == 0
+    assert k3({"log_prob": log_prob, "reference_log_prob": log_prob - 0.3}).min() > 0
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.5])
+def test_every_loss_term_has_a_gradient(beta: float) -> None:
+    algorithm = Grpo(AlgorithmConfig(beta=beta, clip_range=0.1, kl="velocity"))
+    log_prob = torch.zeros(2, 1, requires_grad=True)
+    v = torch.ones(2, 1, 3, requires_grad=True)
+    replay = Replay(log_prob, {"velocity": v, "reference_velocity": torch.zeros(2, 1, 3)})
+    terms = algorithm.loss(replay, torch.zeros(2, 1), torch.tensor([1.0, -1.0]))
+    terms.loss.sum().backward()
+    assert log_prob.grad.flatten().tolist() == [-1.0, 1.0]
+    if beta:
+        assert v.grad.flatten().tolist() == pytest.approx([beta * 2 / 3] * 6)
+    else:
+        assert v.grad is None
+
+
+def test_split_clip_fractions_count_only_where_the_clip_acts() -> None:
+    algorithm = Grpo(AlgorithmConfig(clip_range=0.1))
+    log_prob = torch.tensor([[0.5], [0.5], [-0.5], [-0.5]])
+    advantages = torch.tensor([1.0, -1.0, 1.0, -1.0])
+    metrics = algorithm.loss(Replay(log_prob), torch.zeros(4, 1), advantages).metrics
+    assert metrics["clip/positive"].flatten().tolist() == [1, 0, 0, 0]
+    assert metrics["clip/negative"].flatten().tolist() == [0, 0, 0, 1]
+    assert metrics["clip/above"].flatten().tolist() == [1, 1, 0, 0]
+
+
+def test_ratio_gap() -> None:
+    gap = ratio_gap(torch.tensor([0.0, 0.1]), torch.zeros(2))
+    assert gap["max"] == pytest.approx(math.expm1(0.1), rel=1e-5)
+    assert gap["mean"] == pytest.approx(math.expm1(0.1) / 2, rel=1e-5)
+
+
+def test_golden_ema_decays() -> None:
+    golden = {0: 0.1, 7: 0.470588, 15: 0.64, 71: 0.888889, 79: 0.898876, 80: 0.9}
+    for updates, decay in golden.items():
+        assert ema_decay(updates, 0.9) == pytest.approx(decay, abs=1e-6)
+
+
+def test_golden_ema_of_a_jump() -> None:
+    ema = Ema(EmaConfig(decay=0.9, every=8), {"w": torch.ones(1)})
+    seen = {}
+    for n in range(24):
+        if ema.due(n):
+            ema.update(n, {"w": torch.full((1,), 2.0)})
+        seen[n] = ema.weights["w"].item()
+    assert seen[6] == 1
+    assert [seen[7], seen[15], seen[23]] == pytest.approx([1.529412, 1.698824, 1.780963], abs=1e-6)

@@ -1,0 +1,110 @@
+"""Transitions against the golden values of spec flow 11 and the identities of 1.1 and 1.2."""
+
+import math
+
+import pytest
+import torch
+from diffusers import FlowMatchEulerDiscreteScheduler
+
+from atelier.config.schema import WindowConfig
+from atelier.dynamics.transitions import DYNAMICS, Step, cps, flow_sde, ode, steps_of
+from atelier.dynamics.windows import draw_window
+
+SIGMAS = torch.tensor([1.0, 0.8, 0.5, 0.0], dtype=torch.float64)
+STEPS = steps_of(SIGMAS)
+X = torch.tensor([[0.5, -1.0]], dtype=torch.float64)
+V = torch.tensor([[-0.3, 0.6]], dtype=torch.float64)
+X_NEXT = torch.tensor([[1.0, -0.5]], dtype=torch.float64)
+
+GOLDEN = {
+    # kind, noise level: (mean, std, log-prob) of each step
+    ("flow_sde", 0.7): [
+        ((0.4375, -0.875), 0.7, -0.795443),
+        ((0.4283, -0.8566), 0.766812, -0.846453),
+        ((0.56425, -1.1285), 0.494975, -0.812517),
+    ],
+    ("cps", 0.8): [
+        ((0.283607, -0.567214), 0.760845, -0.258868),
+        ((0.437984, -0.875967), 0.475528, -0.228607),
+        ((0.65, -1.3), 0.0, -0.381250),
+    ],
+}
+
+
+@pytest.mark.parametrize(("kind", "noise_level"), GOLDEN)
+@pytest.mark.parametrize("index", range(3))
+def test_golden_transitions(kind: str, noise_level: float, index: int) -> None:
+    mean, std, log_prob = GOLDEN[kind, noise_level][index]
+    transition = DYNAMICS[kind].transition(X, V, STEPS[index], noise_level)
+    assert transition.mean[0].tolist() == pytest.approx(mean, abs=1e-6)
+    assert transition.std == pytest.approx(std, abs=1e-6)
+    assert DYNAMICS[kind].log_prob(X_NEXT, transition).item() == pytest.approx(log_prob, abs=1e-6)
+
+
+@pytest.mark.parametrize("index", range(3))
+def test_without_noise_every_kind_is_the_euler_step(index: int) -> None:
+    golden = [(0.56, -1.12), (0.59, -1.18), (0.65, -1.3)][index]
+    step = STEPS[index]
+    assert ode(X, V, step)[0].tolist() == pytest.approx(golden, abs=1e-12)
+    for kind in (flow_sde, cps):
+        transition = kind(X, V, step, 0.0)
+        assert transition.std == 0
+        assert torch.allclose(transition.mean, ode(X, V, step))
+
+
+def test_first_flow_sde_step_injects_exactly_the_noise_level() -> None:
+    for noise_level in (0.3, 0.7, 1.2):
+        assert flow_sde(X, V, STEPS[0], noise_level).std == pytest.approx(noise_level)
+
+
+@pytest.mark.parametrize("noise_level", [0.0, 0.4, 0.8, 1.0])
+def test_cps_keeps_the_noise_coefficient(noise_level: float) -> None:
+    """s^2 + (coefficient of eps_hat)^2 = sigma_next^2."""
+    for step in STEPS:
+        std = cps(X, V, step, noise_level).std
+        assert std == pytest.approx(step.sigma_next * math.sin(noise_level * math.pi / 2))
+        # With x0_hat = 0, the mean is the coefficient times eps_hat.
+        noise = torch.ones(1, 1, dtype=torch.float64)
+        x, velocity = step.sigma * noise, noise
+        kept = cps(x, velocity, step, noise_level).mean.item()
+        assert std**2 + kept**2 == pytest.approx(step.sigma_next**2)
+
+
+def test_step_gradients_flow_through_the_velocity_only() -> None:
+    """d mean / d v: (1 + a^2/2) dt below sigma = 1, exactly dt at sigma = 1 (spec flow 1.3)."""
+    for index, factor in ((0, 1.0), (1, 1 + 0.7**2 / 2)):
+        velocity = V.clone().requires_grad_()
+        transition = flow_sde(X, velocity, STEPS[index], 0.7)
+        (gradient,) = torch.autograd.grad(transition.mean.sum(), velocity)
+        assert gradient[0].tolist() == pytest.approx([factor * STEPS[index].dt] * 2)
+
+
+def test_published_ten_step_schedule_of_sd3() -> None:
+    scheduler = FlowMatchEulerDiscreteScheduler(shift=3.0)
+    scheduler.set_timesteps(10)
+    golden = [1, 0.960129, 0.913349, 0.857692, 0.790368, 0.707278]
+    golden += [0.602151, 0.464876, 0.278049, 0.008929, 0]
+    steps = steps_of(scheduler.sigmas)
+    assert [step.sigma for step in steps] == pytest.approx(golden[:-1], abs=1e-6)
+    assert [step.sigma_next for step in steps] == pytest.approx(golden[1:], abs=1e-6)
+
+
+def test_windows_stay_inside_and_move() -> None:
+    config = WindowConfig(strategy="fast", size=2)
+    windows = [draw_window(config, 8, seed=1, step=step) for step in range(200)]
+    assert {window.start for window in windows} == {0, 1, 2}
+    assert all(len(window) == 2 for window in windows)
+    assert windows == [draw_window(config, 8, seed=1, step=step) for step in range(200)]
+    other = [draw_window(config, 8, seed=2, step=step) for step in range(200)]
+    assert windows != other
+
+
+def test_a_window_of_all_steps_is_the_full_rollout() -> None:
+    full = draw_window(WindowConfig(strategy="all"), 8, seed=1, step=5)
+    fast = WindowConfig(strategy="fast", size=7, range=(0, 7))
+    assert full == draw_window(fast, 8, seed=1, step=5) == range(7)
+
+
+def test_step_keeps_the_second_sigma() -> None:
+    assert {step.first_sigma_next for step in STEPS} == {0.8}
+    assert STEPS[1] == Step(0.8, 0.5, 0.8)
