@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import sys
 from pathlib import Path
 
 import click
@@ -21,7 +22,9 @@ DEMO_RECIPE = "tiny/flow-grpo-fast"
 @click.command()
 @configured
 @click.option("--name", "run_name", metavar="TEXT", help="Name of the run in Prefect and MLflow.")
-@click.option("--resume", metavar="RUN", help="Id of a run to go on with.")
+@click.option(
+    "--resume", metavar="RUN", help="Run to go on with: its directory, or its id below runs/."
+)
 def run(
     recipe: str | None, overrides: tuple[str, ...], run_name: str | None, resume: str | None
 ) -> None:
@@ -29,7 +32,7 @@ def run(
 
     prepare, baseline, train, evaluate, export, report: a stage that is done is skipped.
     """
-    _start_flow(recipe, overrides, run_name, resume)
+    _run_pipeline(recipe, overrides, run_name, resume)
 
 
 @click.command()
@@ -39,7 +42,7 @@ def demo(recipe: str | None, overrides: tuple[str, ...]) -> None:
 
     Minutes on a CPU, no download: trains, evaluates, exports and reports.
     """
-    _start_flow(recipe or DEMO_RECIPE, overrides, "demo", None)
+    _run_pipeline(recipe or DEMO_RECIPE, overrides, "demo", None)
 
 
 @click.command()
@@ -97,13 +100,12 @@ def verify(path: Path, base: str | None, device: str) -> None:
     click.echo(verify_export(path, base=base, device=device).describe())
 
 
-def _start_flow(
+def _run_pipeline(
     recipe: str | None, overrides: tuple[str, ...], run_name: str | None, resume: str | None
 ) -> None:
-    plan(resolve(recipe, overrides))  # refuse before Prefect starts anything
-    from flows.grpo import grpo
+    from flows.command_line import run_pipeline
 
-    grpo(recipe=recipe, overrides=list(overrides), run_name=run_name, resume=resume)
+    sys.exit(run_pipeline(recipe, overrides, run_name, resume))
 
 
 VERBS = (run, demo, stage, verify)
