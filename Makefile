@@ -32,6 +32,7 @@ setup: $(STAMP)
 $(STAMP):
 	@test -x $(BIN)/python || $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Atelier needs Python 3.11 or newer: make PYTHON=python3.11")'
 	test -x $(BIN)/python -a -x $(BIN)/pip || $(PYTHON) -m venv --clear .venv
+	@echo 'Installing into .venv: several GB with PyTorch, some minutes the first time.'
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@rm -f .venv/.installed-*
 	@touch $@

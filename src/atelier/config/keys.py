@@ -54,5 +54,5 @@ def suggestion(key: str) -> str:
 
 def nearest(word: str, words: Sequence[str]) -> str | None:
     """The one of `words` that `word` is probably a misspelling of."""
-    close = difflib.get_close_matches(word.lower(), words, n=1, cutoff=0.6)
+    close = difflib.get_close_matches(word.lower(), words, n=1, cutoff=0.5)
     return close[0] if close else None
