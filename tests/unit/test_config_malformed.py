@@ -60,6 +60,12 @@ CONFIG = {
     "not UTF-8": (
         b"# fine\ntracking: {experiment: caf\xe9}\n", "", [], ["recipe.yaml:2: not UTF-8"],
     ),
+    "half a character": (
+        'tracking: {experiment: "\\ud800"}\n', "", [], ["recipe.yaml:1:", "cannot be read as str"],
+    ),
+    "number of 5000 digits": (
+        f"train: {{seed: {'9' * 5000}}}\n", "", [], ["recipe.yaml:1:", "cannot be read as int"],
+    ),
     "control character": (
         "train: {}\ndata: {path: \x07}\n", "", [], ["recipe.yaml:2: special characters"],
     ),

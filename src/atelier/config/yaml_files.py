@@ -212,6 +212,7 @@ def _scalar(node: yaml.Node, problems: list[str], locate: Locate) -> Any:
             case "float":
                 return float(re.sub(r"\.(?=inf|nan)", "", text.lower()))
             case "str":
+                text.encode()  # half a character ("\\ud800") is no text
                 return text
     except (ValueError, KeyError):
         problems.append(f"{locate(node)}: {text[:40]!r} cannot be read as {kind}")
