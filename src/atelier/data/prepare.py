@@ -14,6 +14,8 @@ from atelier.data.readers.deepgen import read_mixture
 from atelier.data.scenes import HELDOUT_SHARE, Kind, Split, prompt, sample_scene, to_dict
 from atelier.errors import DataError
 
+FRUITLESS_DRAWS = 500  # so many scenes in a row without a new prompt: there are no more
+
 
 class DataConfig(Protocol):
     """What `prepare` needs of the configuration (atelier.config.schema.DataConfig)."""
@@ -72,20 +74,24 @@ def _scenes(config: DataConfig, split: Split) -> PromptSet:
     """Scenes with different prompts. The first n of a larger set are the set of n."""
     wanted = config.train_prompts if split == "train" else config.heldout_prompts
     prompts: dict[str, Prompt] = {}
-    for attempt in range(20 * wanted + 1000):
-        if len(prompts) == wanted:
-            return PromptSet(tuple(prompts.values()), split)
+    attempt = last_new = 0
+    while len(prompts) < wanted and attempt - last_new < FRUITLESS_DRAWS:
         rng = random.Random(key("scene", config.seed, config.scene_kind, split, attempt))
         scene = sample_scene(rng, config.scene_kind, split)
         text = prompt(scene)
         metadata: dict[str, Any] = {"scene": to_dict(scene)}
         if scene.word is not None:
             metadata["target"] = scene.word.text
-        prompts.setdefault(text, Prompt(len(prompts), 0, text, metadata))
-    raise DataError(
-        f"data.{split}_prompts {wanted}: scene_kind {config.scene_kind!r} holds too few different "
-        f"prompts (found {len(prompts)}); ask for fewer"
-    )
+        attempt += 1
+        if text not in prompts:
+            prompts[text] = Prompt(len(prompts), 0, text, metadata)
+            last_new = attempt
+    if len(prompts) < wanted:
+        raise DataError(
+            f"data.{split}_prompts {wanted}: scene_kind {config.scene_kind!r} holds too few "
+            f"different prompts (found {len(prompts)}); ask for fewer"
+        )
+    return PromptSet(tuple(prompts.values()), split)
 
 
 def _from_files(config: DataConfig) -> tuple[PromptSet, PromptSet, int]:

@@ -73,5 +73,5 @@ def lines(text: str) -> Iterator[tuple[int, str]]:
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """`; did you mean ...?`, or what is known where nothing is close."""
     known = sorted(known)
-    close = difflib.get_close_matches(word, known, n=1)
+    close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
     return f"; did you mean {close[0]}?" if close else f"; known: {', '.join(known)}"

@@ -1,0 +1,79 @@
+"""The readers on excerpts of the real, published prompt files, where a checkout has them."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from atelier.data.readers import read_prompts_file
+from atelier.errors import DataError
+
+DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
+pytestmark = pytest.mark.skipif(
+    not DATA.is_dir(), reason="the published prompt files are not beside this checkout"
+)
+
+
+def test_ocr_prompts():
+    prompts = read_prompts_file("ocr_text", DATA / "ocr" / "sample_300.txt")
+    assert len(prompts) == 300
+    assert prompts[0].metadata["target"] == "Spring Collection 2024"
+
+
+def test_geneval():
+    prompts = read_prompts_file("geneval", DATA / "geneval" / "sample_300.jsonl")
+    assert len(prompts) == 300
+    assert sum(bool(one.metadata["exclude"]) for one in prompts) == 50
+
+
+def test_unigenbench():
+    prompts = read_prompts_file("unigenbench", DATA / "unigenbench" / "test_prompts_en.csv")
+    assert len(prompts) == 600
+    assert sum(len(one.metadata["testpoints"]) for one in prompts) == 1813
+
+
+def test_unigenbench_with_the_columns_that_deepgen_renamed(tmp_path):
+    text = (DATA / "unigenbench" / "test_prompts_en.csv").read_text(encoding="utf-8")
+    header = "index,prompt_en,sub_dims_en"
+    assert text.startswith(header)
+    renamed = tmp_path / "renamed.csv"
+    renamed.write_text(text.replace(header, "index,prompt,sub_dims", 1), encoding="utf-8")
+    assert read_prompts_file("unigenbench", renamed) == read_prompts_file(
+        "unigenbench", DATA / "unigenbench" / "test_prompts_en.csv"
+    )
+
+
+def test_paircomp():
+    prompts = read_prompts_file("paircomp", DATA / "paircomp" / "PairComp.json")
+    assert len(prompts) == 2 * 550
+    assert sum(one.metadata["category"] == "Counting difference" for one in prompts) == 100
+
+
+def test_deepgen_names_the_files_that_are_missing():
+    with pytest.raises(DataError) as error:
+        read_prompts_file("deepgen", DATA / "deepgen" / "deepgen_train.yaml")
+    for name in ("qwenimage_textrender", "text_render_less", "blip3o_60k", "share_4o_img"):
+        assert f"{name}.txt" in str(error.value)
+
+
+def test_deepgen_with_all_its_files(tmp_path):
+    for file in (DATA / "deepgen").iterdir():
+        shutil.copyfile(file, tmp_path / file.name)
+    for name in ("qwenimage_textrender", "text_render_less"):
+        shutil.copyfile(DATA / "ocr" / "sample_300.txt", tmp_path / f"{name}.txt")
+    for name in ("blip3o_60k", "share_4o_img"):
+        shutil.copyfile(tmp_path / "corebench.txt", tmp_path / f"{name}.txt")
+    prompts = read_prompts_file("deepgen", tmp_path / "deepgen_train.yaml")
+    assert len(prompts) == 200 + 300 + 300 + 4 * 200
+    assert {one.dataset_id for one in prompts} == set(range(7))
+    with_target = [one for one in prompts if "target" in one.metadata]
+    assert len(with_target) == 800
+    assert with_target[0].metadata["rewards"] == {
+        **{"clip_sim": 0.1, "ocr": 0.7},
+        "unifiedreward_think": 0.2,
+    }
+
+
+def test_an_evaluation_yaml_is_told_apart():
+    with pytest.raises(DataError, match="belongs to an evaluation YAML"):
+        read_prompts_file("deepgen", DATA / "deepgen" / "eval.yaml")
