@@ -15,10 +15,13 @@ from safetensors.torch import load_file, save_file
 from atelier.config.schema import (
     EvaluationConfig,
     ExportConfig,
+    LaunchConfig,
     LoraConfig,
     PolicyConfig,
     RolloutConfig,
+    RunConfig,
 )
+from atelier.data.prompts import Prompt, write_prompts
 from atelier.errors import CheckpointError, ConfigError
 from atelier.export.base import BasePipeline, open_base
 from atelier.export.card import Provenance
@@ -27,10 +30,14 @@ from atelier.export.manifest import MANIFEST, write_manifest
 from atelier.export.record import read_record
 from atelier.export.reference import Reference, load_reference
 from atelier.export.reload import Exported, Outcome, judge, reload_all
+from atelier.export.run import export_run
 from atelier.export.summary import summarize
 from atelier.export.verify import verify
 from atelier.policies.sd3.policy import SD3Policy
 from atelier.policies.sd3.tiny import TinySD3Sizes, build_pipeline
+from atelier.tracking.run_directory import RunDirectory
+from atelier.training.checkpoint import Checkpoint, LoopState, save_checkpoint
+from atelier.training.engines import OptimizerState
 
 LORA = LoraConfig(rank=4, alpha=16)
 PROMPTS = ['the word "cat"', 'the word "dog"', "a red circle"]
@@ -306,17 +313,64 @@ def test_sixteen_bit_that_loses_the_update_is_refused_and_the_rest_kept(
         report.require_complete()
 
 
-def test_full_training_in_float16_is_rounded_once_and_verified_in_float16(
+def test_a_run_trained_in_full_is_exported_in_float16_rounded_once(
     base: BasePipeline, tmp_path: Path
 ) -> None:
-    request = request_for(base, "full", ExportConfig(dtype="float16"), 5e-3)
-    report = export_formats(request, tmp_path, "cpu")
-    report.require_complete()
-    record = report.published[0].record
+    run, config = RunDirectory(tmp_path), run_config(base)
+    trained = trained_weights(base, 5e-3)
+    write_prompts(run.data / "heldout.parquet", [Prompt(i, 0, t) for i, t in enumerate(PROMPTS)])
+    save_checkpoint(
+        run.checkpoints,
+        Checkpoint(
+            state=LoopState(7, 14, "", 0, 0),
+            weights={name: torch.zeros_like(value) for name, value in trained.items()},
+            ema=trained,
+            optimizer=OptimizerState(14, {}),
+            rng={"torch": torch.get_rng_state()},
+        ),
+        keep=1,
+    )
+    record = export_run(run, config, {"similarity": (0.5, 0.75)}).published[0].record
     assert record.weights.update_survival is not None
     assert 0.9 < record.weights.update_survival < 1
     assert record.difference is not None
     assert 0 < record.difference.mean < record.effect.mean / 4
-    saved = load_file(tmp_path / "merged" / TRANSFORMER_FILE)
-    for name, trained in request.tensors.items():
-        assert torch.equal(saved[name], trained.to(torch.float16))
+    saved = load_file(run.export / "merged" / TRANSFORMER_FILE)
+    for name, value in trained.items():
+        assert torch.equal(saved[name], value.to(torch.float16))
+    assert "| step | 7 |" in (run.export / "merged" / "README.md").read_text()
+    assert list(json.loads((run.export / "summary.json").read_text())["published"]) == ["merged"]
+
+
+def run_config(base: BasePipeline) -> RunConfig:
+    return RunConfig(
+        policy=PolicyConfig(path=str(base.directory)),
+        evaluation=EvaluationConfig(num_inference_steps=STEPS, guidance_scale=2.0),
+        export=ExportConfig(dtype="float16", verify_prompts=2),
+        launch=LaunchConfig(device="cpu", threads=1),
+    )
+
+
+def trained_weights(base: BasePipeline, scale: float) -> dict[str, torch.Tensor]:
+    """Every parameter moved by noise of `scale`; the position table is a buffer."""
+    generator = torch.Generator().manual_seed(2)
+    return {
+        name: stored.float() + scale * torch.randn(stored.shape, generator=generator)
+        for name, stored in base.tensors(base.weight_files()[0])
+        if name != "pos_embed.pos_embed"
+    }
+
+
+def test_a_run_without_a_checkpoint_or_with_an_altered_one_exports_nothing(
+    base: BasePipeline, tmp_path: Path
+) -> None:
+    run = RunDirectory(tmp_path)
+    with pytest.raises(CheckpointError, match="train before exporting"):
+        export_run(run, run_config(base))
+    checkpoint = run.checkpoints / "step-000007"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "ema.safetensors").write_bytes(b"cut short")
+    (checkpoint / MANIFEST).write_text(json.dumps({"ema.safetensors": "0" * 64}))
+    with pytest.raises(CheckpointError, match=r"altered: ema\.safetensors"):
+        export_run(run, run_config(base))
+    assert not run.export.exists()

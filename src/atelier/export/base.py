@@ -13,6 +13,7 @@ import torch
 import yaml
 from safetensors import safe_open
 
+from atelier.config.paths import from_root
 from atelier.errors import ConfigError
 from atelier.export.manifest import file_sha256
 
@@ -105,14 +106,27 @@ class BasePipeline:
 
 
 def open_base(path: str) -> BasePipeline:
-    """Find a base pipeline: an existing directory, else a hub id (from the local cache if offline).
+    """Find a base pipeline: a directory, else a hub id (from the local cache when offline).
 
     Raises:
         ConfigError: neither, or not a pipeline with a transformer.
     """
-    directory = Path(path)
-    if not directory.is_dir():
-        directory = _from_hub(path)
+    return local_base(path) or _pipeline(path, _from_hub(path))
+
+
+def local_base(path: str) -> BasePipeline | None:
+    """The pipeline directory at `path`, which may be relative to the repository; None: no such.
+
+    Raises:
+        ConfigError: a directory, but not a pipeline with a transformer.
+    """
+    for directory in (Path(path), from_root(path)):
+        if directory.is_dir():
+            return _pipeline(path, directory)
+    return None
+
+
+def _pipeline(path: str, directory: Path) -> BasePipeline:
     if not (directory / MODEL_INDEX).is_file() or not (directory / TRANSFORMER).is_dir():
         raise ConfigError(
             f"policy.path: {path} is not a pipeline directory: it needs {MODEL_INDEX} and "

@@ -33,8 +33,8 @@ def tensor_line(name: str, tensor: torch.Tensor) -> str:
     """Name, dtype, shape and sha256 of the bytes of one tensor."""
     import torch
 
-    data = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
-    digest = hashlib.sha256(memoryview(data)).hexdigest()
+    data = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+    digest = hashlib.sha256(data).hexdigest()
     return f"{name} {tensor.dtype} {tuple(tensor.shape)} {digest}"
 
 

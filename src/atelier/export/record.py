@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from atelier.errors import CheckpointError
-from atelier.export.base import BasePipeline
+from atelier.export.base import BasePipeline, local_base
 from atelier.export.reference import ImageDifference
 from atelier.tracking.run_directory import write_json
 
@@ -35,7 +35,7 @@ class ExportRecord:
     format: Format
     dtype: str
     base: str
-    base_directory: str
+    base_is_local: bool
     base_sha256: str
     weights: WrittenWeights
     effect: ImageDifference
@@ -51,7 +51,13 @@ class ExportRecord:
         effect: ImageDifference,
     ) -> ExportRecord:
         return cls(
-            kind, dtype, base.path, str(base.directory), base.transformer_sha256(), weights, effect
+            kind,
+            dtype,
+            base.path,
+            local_base(base.path) is not None,
+            base.transformer_sha256(),
+            weights,
+            effect,
         )
 
     def measured(self, difference: ImageDifference) -> ExportRecord:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -12,8 +12,7 @@ from torch import Tensor
 
 from atelier.config.digest import stage_digest
 from atelier.config.schema import RunConfig
-from atelier.data.keys import key
-from atelier.data.prompts import read_prompts
+from atelier.data.prompts import Prompt, read_prompts
 from atelier.errors import CheckpointError, ConfigError
 from atelier.export.base import open_base
 from atelier.export.card import Provenance
@@ -21,10 +20,11 @@ from atelier.export.formats import ExportReport, ExportRequest, export_formats
 from atelier.export.manifest import file_sha256
 from atelier.export.reference import Reference
 from atelier.export.summary import write_summary
-from atelier.export.verify import resolve_device
 from atelier.policies.sd3.policy import SD3Policy
 from atelier.tracking.run_directory import RunDirectory
 from atelier.training.checkpoint import MANIFEST, latest_checkpoint, verify_manifest
+from atelier.training.distributed import join_world
+from atelier.training.trainer import evaluation_key
 
 
 def export_run(
@@ -52,13 +52,16 @@ def export_run(
         raise CheckpointError(f"{run.checkpoints}: no checkpoint: train before exporting")
     verify_manifest(checkpoint)
     tensors = _load_weights(checkpoint, config)
-    device = resolve_device(config.launch.device)
+    prompts = read_prompts(run.data / "heldout.parquet")[: config.export.verify_prompts]
+    with join_world(config.launch) as world:  # the threads and the device of the evaluation
+        device = world.device.type
+        reference = make_reference(config, tensors, prompts, device)
     request = ExportRequest(
         base=open_base(config.policy.path),
         tensors=tensors,
         lora=config.policy.lora if config.policy.trainable == "lora" else None,
         config=config.export,
-        reference=make_reference(config, tensors, _prompts(run, config), device),
+        reference=reference,
         provenance=Provenance(
             recipe=config.recipe,
             seed=config.train.seed,
@@ -78,12 +81,13 @@ def export_run(
 
 
 def make_reference(
-    config: RunConfig, tensors: Mapping[str, Tensor], prompts: list[str], device: str
+    config: RunConfig, tensors: Mapping[str, Tensor], prompts: Sequence[Prompt], device: str
 ) -> Reference:
     """Images of the trainer's policy for `prompts`, before and after the tensors are loaded.
 
-    The transformer computes in float32 even where training used autocast: the export is compared
-    to 1/255, and what is exported are the weights, not the rounding of one training run.
+    Prompts and noise are those of the evaluation. The transformer computes in float32 even where
+    training used autocast: the export is compared to 1/255, and what is exported are the weights,
+    not the rounding of one training run.
     """
     policy = SD3Policy.load(
         config.policy.model_copy(update={"dtype": "float32"}),
@@ -92,15 +96,17 @@ def make_reference(
         config.train.seed,
         device,
     )
-    keys = [key("export", config.evaluation.seed, index) for index in range(len(prompts))]
-    latents = policy.noise(keys)[:, 0]
-    base_images = policy.generate_from(policy.module, prompts, latents)
-    _load_into(policy.trainable(), tensors)
+    texts = [prompt.text for prompt in prompts]
+    latents = policy.noise([evaluation_key(config.evaluation.seed, one) for one in prompts])[:, 0]
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):  # as in clean_process.py
+        before = policy.generate_from(policy.module, texts, latents)
+        _load_into(policy.trainable(), tensors)
+        after = policy.generate_from(policy.module, texts, latents)
     return Reference(
         latents=latents,
-        images=policy.generate_from(policy.module, prompts, latents),
-        base_images=base_images,
-        prompts=prompts,
+        images=after,
+        base_images=before,
+        prompts=texts,
         call={
             "num_inference_steps": config.evaluation.num_inference_steps,
             "guidance_scale": config.evaluation.guidance_scale,
@@ -130,9 +136,3 @@ def _load_weights(checkpoint: Path, config: RunConfig) -> dict[str, Tensor]:
             "(train.ema.enabled: false): set export.weights: raw"
         )
     return load_file(averaged)
-
-
-def _prompts(run: RunDirectory, config: RunConfig) -> list[str]:
-    """The first held-out prompts, `export.verify_prompts` of them."""
-    heldout = read_prompts(run.data / "heldout.parquet")
-    return [prompt.text for prompt in heldout[: config.export.verify_prompts]]

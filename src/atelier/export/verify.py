@@ -8,8 +8,8 @@ from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 
-from atelier.errors import CheckpointError, ConfigError
-from atelier.export.base import BasePipeline, open_base
+from atelier.errors import CheckpointError
+from atelier.export.base import BasePipeline, local_base, open_base
 from atelier.export.manifest import MANIFEST, check_manifest
 from atelier.export.record import VERIFICATION, ExportRecord, Format, read_record
 from atelier.export.reference import ImageDifference
@@ -136,23 +136,19 @@ def _is_export(path: Path) -> bool:
 
 
 def _find_base(directory: Path, record: ExportRecord, override: str | None) -> BasePipeline:
-    """The base of an adapter: as overridden, as configured, or where it lay at export."""
-    if override is not None:
-        base = open_base(override)
-        if base.transformer_sha256() != record.base_sha256:
-            raise CheckpointError(
-                f"{directory}: the transformer of {override} is not that of {record.base}, "
-                "on which the adapter was trained"
-            )
-        return base
-    for candidate in (record.base, record.base_directory):
-        try:
-            base = open_base(candidate)
-        except ConfigError:
-            continue
-        if base.transformer_sha256() == record.base_sha256:
-            return base
-    raise CheckpointError(
-        f"{directory}: the base it was trained on ({record.base}) is not found here, or is not the "
-        "same: name it with --base"
-    )
+    """The base of an adapter: the one named, else the one the run was configured with."""
+    if override is None and record.base_is_local:
+        base = local_base(record.base)  # a path that is gone must not be looked up in the hub
+    else:
+        base = open_base(override or record.base)
+    if base is None:
+        raise CheckpointError(
+            f"{directory}: the base it was trained on, {record.base}, is not found from here: "
+            "name it with --base"
+        )
+    if base.transformer_sha256() != record.base_sha256:
+        raise CheckpointError(
+            f"{directory}: the transformer of {base.path} is not that of the {record.base} on "
+            "which the adapter was trained: name the right one with --base"
+        )
+    return base
