@@ -1,1 +1,1 @@
-"""Prefect tasks: thin wrappers that call the library and supervise subprocesses."""
+"""Prefect tasks: thin wrappers that call the library."""

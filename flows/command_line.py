@@ -1,0 +1,121 @@
+"""`python -m flows.grpo` and what `atelier run` and `atelier demo` call: one pipeline, its console,
+its exit code."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from atelier.config.plan import plan
+from atelier.config.resolve import resolve
+from atelier.errors import AtelierError
+from atelier.stages.closing import closing_words
+
+CRASHED, INTERRUPTED, CANCELLED = 1, 130, 143
+
+logger = logging.getLogger("atelier")
+
+
+def run_pipeline(
+    recipe: str | None = None,
+    overrides: Sequence[str] = (),
+    run_name: str | None = None,
+    resume: str | None = None,
+) -> int:
+    """Run the flow `grpo`, on a temporary Prefect server where none is configured.
+
+    Shows progress while it runs, and at the end the result, the report and how to open MLflow.
+
+    Returns:
+        The process's exit code (design section 5): 0, 2, 3, 75, 143, 130 after Ctrl-C, else 1.
+    """
+    _show_logs()
+    try:
+        if resume is None:
+            plan(resolve(recipe, overrides))  # refuse before anything starts
+        with _stoppable():
+            state = _run_flow(recipe, overrides, run_name, resume)
+    except AtelierError as error:
+        return _report_error(error)
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted; resume the run to go on\n")
+        return INTERRUPTED
+    result = state.result(raise_on_failure=False)
+    if isinstance(result, AtelierError):
+        return _report_error(result)
+    if isinstance(result, BaseException) or not state.is_completed():
+        logger.error("the run crashed: %s", state.message, exc_info=_exception(result))
+        return CRASHED
+    sys.stdout.write(closing_words(Path(result)))
+    return 0
+
+
+def _run_flow(
+    recipe: str | None, overrides: Sequence[str], run_name: str | None, resume: str | None
+) -> Any:
+    from flows.grpo import grpo
+    from flows.temporary_server import prefect_server
+
+    with prefect_server():
+        return grpo(recipe, list(overrides), run_name, resume, return_state=True)
+
+
+@contextmanager
+def _stoppable() -> Iterator[None]:
+    """SIGTERM ends the run like Ctrl-C does: stages stop what they started, then exit code 143."""
+
+    def stop(signum: int, frame: FrameType | None) -> None:
+        raise SystemExit(CANCELLED)
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _show_logs() -> None:
+    """The library's log lines on standard output, with the time and nothing else."""
+    library = logging.getLogger("atelier")
+    library.setLevel(logging.INFO)
+    library.propagate = False
+    if not any(isinstance(handler, _Console) for handler in library.handlers):
+        library.addHandler(_Console())
+
+
+class _Console(logging.StreamHandler[Any]):
+    """Standard output; the trainer's own lines are set in."""
+
+    def __init__(self) -> None:
+        super().__init__(sys.stdout)
+        self.setFormatter(logging.Formatter("%(asctime)s  %(message)s", datefmt="%H:%M:%S"))
+
+    def format(self, record: logging.LogRecord) -> str:
+        text = super().format(record)
+        return text.replace("  ", "    ", 1) if record.name == "atelier.trainer" else text
+
+
+def _report_error(error: AtelierError) -> int:
+    sys.stderr.write(f"error: {error}\n")
+    return error.exit_code
+
+
+def _exception(result: Any) -> BaseException | None:
+    return result if isinstance(result, BaseException) else None
+
+
+def main() -> None:
+    """The command line of `python -m flows.grpo`."""
+    parser = argparse.ArgumentParser(prog="python -m flows.grpo", description="Run the pipeline.")
+    parser.add_argument("--recipe", metavar="NAME")
+    parser.add_argument("--set", dest="overrides", metavar="KEY=VALUE", action="append", default=[])
+    parser.add_argument("--name", dest="run_name", metavar="TEXT")
+    parser.add_argument("--resume", metavar="RUN", help="run directory, or an id under runs/")
+    sys.exit(run_pipeline(**vars(parser.parse_args())))

@@ -1,0 +1,42 @@
+"""torchrun that ends with its ranks' exit code and leaves no rank behind.
+
+    python -m atelier.processes.torchrun --nproc-per-node 2 atelier.training --config ... --run ...
+
+Plain torchrun exits 1 whatever a rank said, but Atelier's exit codes mean something (2, 3, 75),
+and its ranks, each in a session of its own, survive a killed agent. Here the first rank that
+failed gives the exit code, a rank killed by signal n gives 128 + n, and ranks die with the agent.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+
+from torch.distributed.elastic.multiprocessing.api import SignalException
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.run import parse_args, run
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m atelier.processes.torchrun")
+    parser.add_argument("--nproc-per-node", type=int, default=1)
+    parser.add_argument("module")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER)
+    own = parser.parse_args()
+    agent = ["--standalone", f"--nproc-per-node={own.nproc_per_node}", "--max-restarts=0"]
+    options = parse_args([*agent, "-m", "atelier.processes.parent_death"])
+    # Set and not parsed: torchrun's parser would take --run for an abbreviation of its own option.
+    options.training_script_args = ["SIGKILL", str(os.getpid()), own.module, *own.arguments]
+    try:
+        run(options)
+    except ChildFailedError as error:
+        _, failure = error.get_first_failure()
+        return int(failure.exitcode) if failure.exitcode > 0 else 128 - int(failure.exitcode)
+    except SignalException as stop:
+        return 128 + int(stop.sigval)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

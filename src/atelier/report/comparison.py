@@ -1,0 +1,102 @@
+"""Before and after, as a table for every place that shows it: page, console, Prefect artifact."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from atelier.tracking.run_directory import RunDirectory
+
+LABELS = {
+    "similarity": "OCR similarity (the proxy that is trained on)",
+    "exact": "OCR exact match",
+    "gold": "Gold: facts confirmed by the exact checker",
+    "dark_share": "Dark pixels",
+    "edge_density": "Edges",
+    "color_entropy": "Colour entropy (bits)",
+}
+# Image statistics have no better or worse: they are there to notice a hacked reward.
+DIRECTION = {"similarity": 1, "exact": 1, "gold": 1}
+HEADER = ("Held-out metric", "before", "after", "change", "95 % interval", "prompts")
+
+
+@dataclass(frozen=True)
+class ComparedMetric:
+    """One metric over the same prompts and noise, before and after training."""
+
+    metric: str
+    before: float
+    after: float
+    difference: float
+    low: float
+    high: float
+    n: int
+    excludes_zero: bool
+
+    @property
+    def label(self) -> str:
+        return LABELS.get(self.metric, self.metric)
+
+    @property
+    def verdict(self) -> str:
+        """better | worse | changed | same: what the interval allows to say."""
+        if not self.excludes_zero:
+            return "same"
+        direction = DIRECTION.get(self.metric)
+        if direction is None:
+            return "changed"
+        return "better" if self.difference * direction > 0 else "worse"
+
+    def cells(self) -> tuple[str, ...]:
+        return (
+            self.label,
+            f"{self.before:.3f}",
+            f"{self.after:.3f}",
+            f"{self.difference:+.3f}",
+            f"{self.low:+.3f} to {self.high:+.3f}",
+            str(self.n),
+        )
+
+
+def read_comparison(run: RunDirectory) -> list[ComparedMetric]:
+    """What the evaluate stage compared; empty before it ran."""
+    path = run.evaluate / "comparison.json"
+    if not path.exists():
+        return []
+    rows: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
+    return [ComparedMetric(**row) for row in rows]
+
+
+def headline(rows: Sequence[ComparedMetric]) -> str:
+    """The result in one sentence."""
+    if not rows:
+        return "Not evaluated yet."
+    first = rows[0]
+    verb = {"better": "rose", "worse": "fell", "changed": "changed"}.get(first.verdict)
+    name = first.label.split(" (")[0]
+    numbers = f"from {first.before:.3f} to {first.after:.3f}"
+    interval = f"{first.difference:+.3f}, 95 % interval {first.low:+.3f} to {first.high:+.3f}"
+    if verb is None:
+        return f"Held-out {name} did not change measurably: {numbers} ({interval})."
+    return f"Held-out {name} {verb} {numbers} ({interval})."
+
+
+def as_text(rows: Sequence[ComparedMetric]) -> str:
+    """For a terminal: aligned columns."""
+    table = [HEADER, *(row.cells() for row in rows)]
+    widths = [max(len(line[column]) for line in table) for column in range(len(HEADER))]
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if column == 0 else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in table
+    )
+
+
+def as_markdown(rows: Sequence[ComparedMetric]) -> str:
+    """For a Prefect artifact and a model card."""
+    lines = [HEADER, ("---", *["---:"] * (len(HEADER) - 1)), *(row.cells() for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

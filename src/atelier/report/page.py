@@ -1,0 +1,132 @@
+"""Build the page of a run from its directory: `render(run)` gives one self-contained HTML text."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import yaml
+
+from atelier.config.resolve import load_stage_config
+from atelier.report.charts import Series, line_chart
+from atelier.report.comparison import headline, read_comparison
+from atelier.report.pictures import first_prompts, most_worsened
+from atelier.report.run_data import (
+    Evaluation,
+    metric_records,
+    periodic_evaluations,
+    stage_records,
+)
+from atelier.report.warnings import warnings
+from atelier.tracking.run_directory import RunDirectory
+
+PROMPTS_SHOWN = 16
+WORSENED_SHOWN = 4
+PROMPTS_BY_STEP = 6
+LIBRARIES = ("torch", "diffusers", "transformers", "rapidocr", "prefect", "mlflow")
+
+
+def render(run: RunDirectory) -> str:
+    """The page. A run that is not finished gives the sections it has files for."""
+    config = load_stage_config(run.config("report"))
+    steps = metric_records(run)
+    periodic = periodic_evaluations(run)
+    comparison = read_comparison(run)
+    sides = _before_and_after(run)
+    by_step = [one for one in periodic if one.suite == config.evaluation.suite]
+    history = [one.summary["metrics"] for one in (by_step if len(by_step) > 1 else sides)]
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent / "template"),
+        autoescape=jinja2.select_autoescape(["html", "j2"]),
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    return environment.get_template("page.html.j2").render(
+        run=json.loads(run.run_file.read_text(encoding="utf-8")),
+        headline=headline(comparison),
+        comparison=comparison,
+        warnings=warnings(steps, history, comparison),
+        charts=_charts(steps, by_step),
+        pairs=first_prompts(sides, PROMPTS_SHOWN) if len(sides) == 2 else [],
+        worsened=most_worsened(sides[0], sides[1], "similarity", WORSENED_SHOWN)
+        if len(sides) == 2
+        else [],
+        by_step=first_prompts(by_step, PROMPTS_BY_STEP) if len(by_step) > 1 else [],
+        step_numbers=[one.step for one in by_step],
+        stages=stage_records(run),
+        phases=_phases(steps),
+        config=yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False),
+        versions=_versions(),
+        export=_export(run),
+    )
+
+
+def _before_and_after(run: RunDirectory) -> list[Evaluation]:
+    found = [Evaluation("", 0, run.baseline), Evaluation("", 0, run.evaluate)]
+    return [one for one in found if (one.folder / "summary.json").exists()]
+
+
+def _charts(steps: Sequence[dict[str, Any]], by_step: Sequence[Evaluation]) -> list[dict[str, str]]:
+    """The curves a person looks at first; a chart without data is left out."""
+    charts = [
+        ("Held-out: proxy and gold, 95 % intervals", [
+            _evaluation_series("OCR similarity (proxy)", "similarity", by_step),
+            _evaluation_series("gold", "gold", by_step),
+            _evaluation_series("exact match", "exact", by_step),
+        ]),
+        ("Training reward", [_step_series("mean reward", "reward/mean", steps)]),
+        ("Ratio: mean |ratio - 1|", [_step_series("|ratio - 1|", "ratio/mean_abs_dev", steps)]),
+        ("Clipped share, by sign of the advantage", [
+            _step_series("positive", "clip/positive", steps),
+            _step_series("negative", "clip/negative", steps),
+        ]),
+        ("KL to the reference", [_step_series("KL", "kl", steps)]),
+        ("Gradient norm before clipping", [_step_series("gradient norm", "grad_norm", steps)]),
+        ("Groups with equal rewards", [_step_series("share", "advantage/zero_std_share", steps)]),
+    ]  # fmt: skip
+    drawn = [{"title": title, "svg": line_chart(series)} for title, series in charts]
+    return [chart for chart in drawn if chart["svg"]]
+
+
+def _step_series(label: str, name: str, steps: Sequence[dict[str, Any]]) -> Series:
+    points = [(s["step"], s[name]) for s in steps if isinstance(s.get(name), int | float)]
+    return Series(label, points, smooth=True)
+
+
+def _evaluation_series(label: str, metric: str, evaluations: Sequence[Evaluation]) -> Series:
+    found = [(one.step, one.summary["metrics"].get(metric)) for one in evaluations]
+    present = [(step, value) for step, value in found if value]
+    return Series(
+        label,
+        [(step, value["mean"]) for step, value in present],
+        [(value["low"], value["high"]) for _, value in present],
+    )
+
+
+def _phases(steps: Sequence[dict[str, Any]]) -> list[tuple[str, float, float]]:
+    """(phase, seconds, share) of the trainer's time, the largest first."""
+    names = {key for step in steps for key in step if key.startswith("time/")} - {"time/step"}
+    sums = {name: sum(float(step.get(name, 0)) for step in steps) for name in names}
+    total = sum(sums.values()) or 1.0
+    ordered = sorted(sums.items(), key=lambda item: -item[1])
+    return [(name.removeprefix("time/"), seconds, seconds / total) for name, seconds in ordered]
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for name in LIBRARIES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def _export(run: RunDirectory) -> dict[str, Any]:
+    path = run.export / "summary.json"
+    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}

@@ -1,0 +1,83 @@
+"""The page's images: the same prompts and noise before, during and after training."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from atelier.report.run_data import Evaluation
+
+LARGEST_SIDE = 192  # pixels embedded in the page; larger images are reduced
+
+
+@dataclass(frozen=True)
+class Picture:
+    """An image as a data URI, what was read in it, and its score."""
+
+    uri: str
+    read: str
+    score: float | None
+
+
+@dataclass(frozen=True)
+class PromptRow:
+    """One prompt with one picture a column."""
+
+    prompt: str
+    target: str
+    pictures: Sequence[Picture]
+
+
+def data_uri(path: Path) -> str:
+    """A PNG of the image file, no side longer than LARGEST_SIDE, as a data URI."""
+    with Image.open(path) as opened:
+        image = opened.convert("RGB")
+    if max(image.size) > LARGEST_SIDE:
+        image.thumbnail((LARGEST_SIDE, LARGEST_SIDE), Image.Resampling.LANCZOS)
+    buffer = io.BytesIO()
+    image.save(buffer, "PNG", optimize=True)
+    return f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}"
+
+
+def first_prompts(evaluations: Sequence[Evaluation], count: int) -> list[PromptRow]:
+    """The first prompts of the suite, not the best ones, one column an evaluation."""
+    tables = [_by_prompt(one) for one in evaluations]
+    shared = [key for key in tables[0] if all(key in table for table in tables)] if tables else []
+    return [_row(evaluations, tables, key) for key in shared[:count]]
+
+
+def most_worsened(
+    before: Evaluation, after: Evaluation, metric: str, count: int
+) -> list[PromptRow]:
+    """The prompts whose score fell the most."""
+    evaluations = (before, after)
+    first, second = tables = [_by_prompt(one) for one in evaluations]
+    falls: list[tuple[float, tuple[Any, Any]]] = []
+    for key in first:
+        then, now = first[key].get(metric), second.get(key, {}).get(metric)
+        if then is not None and now is not None and now < then:
+            falls.append((now - then, key))
+    return [_row(evaluations, tables, key) for _, key in sorted(falls)[:count]]
+
+
+def _by_prompt(one: Evaluation) -> dict[tuple[Any, Any], dict[str, Any]]:
+    return {(row.get("dataset_id"), row["prompt_id"]): row for row in one.rows}
+
+
+def _row(
+    evaluations: Sequence[Evaluation],
+    tables: Sequence[dict[tuple[Any, Any], dict[str, Any]]],
+    key: tuple[Any, Any],
+) -> PromptRow:
+    rows = [table[key] for table in tables]
+    pictures = [
+        Picture(data_uri(one.folder / row["image"]), str(row.get("text") or ""), row["similarity"])
+        for one, row in zip(evaluations, rows, strict=True)
+    ]
+    return PromptRow(rows[0]["prompt"], str(rows[0].get("target") or ""), pictures)

@@ -1,0 +1,103 @@
+"""What a run directory holds, as plain values: for the report page and for the MLflow mirror.
+
+Reads files and nothing else, and takes a run at any time: what is not there yet is left out.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from atelier.tracking.events import read_json_lines
+from atelier.tracking.run_directory import STAGES, RunDirectory
+
+_STEP_FOLDER = re.compile(r"step-(\d+)")
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """One scored evaluation: images/, scores.jsonl and summary.json in a folder."""
+
+    suite: str
+    step: int
+    folder: Path
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        return dict(json.loads((self.folder / "summary.json").read_text(encoding="utf-8")))
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        return [row for _, row in read_json_lines(self.folder / "scores.jsonl")]
+
+
+def periodic_evaluations(run: RunDirectory) -> list[Evaluation]:
+    """The evaluations during training that are scored, by suite and step."""
+    found = []
+    for summary in run.train.glob("evaluation/*/step-*/summary.json"):
+        match = _STEP_FOLDER.fullmatch(summary.parent.name)
+        if match:
+            suite = summary.parents[1].name
+            found.append(Evaluation(suite, int(match[1]), summary.parent))
+    return sorted(found, key=lambda one: (one.suite, one.step))
+
+
+def stage_folder(run: RunDirectory, stage: str) -> Path:
+    """The folder a stage writes."""
+    return run.data if stage == "prepare" else run.root / stage
+
+
+def stage_records(run: RunDirectory) -> dict[str, dict[str, Any]]:
+    """stage.json of every stage that has begun, in the order of the stages."""
+    records = {}
+    for stage in STAGES:
+        path = stage_folder(run, stage) / "stage.json"
+        if path.exists():
+            records[stage] = json.loads(path.read_text(encoding="utf-8"))
+    return records
+
+
+def metric_records(run: RunDirectory) -> list[dict[str, Any]]:
+    """The training metrics, one record a step, steps increasing."""
+    return [record for _, record in read_json_lines(run.metrics)]
+
+
+def step_series(record: Mapping[str, Any]) -> dict[str, float]:
+    """The finite metrics of one training step."""
+    return {key: value for key, value in finite_numbers(record).items() if key != "step"}
+
+
+def batches(records: Sequence[dict[str, Any]], most: int) -> Iterator[list[dict[str, Any]]]:
+    """Whole records in batches of at most `most` values (or one record)."""
+    batch: list[dict[str, Any]] = []
+    for record in records:
+        if batch and sum(len(one) for one in [*batch, record]) > most:
+            yield batch
+            batch = []
+        batch.append(record)
+    if batch:
+        yield batch
+
+
+def flat(value: Any, prefix: str = "", separator: str = ".") -> Iterator[tuple[str, Any]]:
+    """Nested mappings as (dotted key, value); lists stay values."""
+    if not isinstance(value, Mapping):
+        yield prefix, value
+        return
+    for key, item in value.items():
+        yield from flat(item, f"{prefix}{separator}{key}" if prefix else str(key), separator)
+
+
+def finite_numbers(value: Mapping[str, Any]) -> dict[str, float]:
+    """The finite numbers of a nested mapping, keys joined by '/'; NaN, infinity and text are
+    dropped, because MLflow stores infinity as 1.8e308 and draws it."""
+    numbers = {}
+    for key, item in flat(value, separator="/"):
+        if isinstance(item, int | float) and not isinstance(item, bool) and math.isfinite(item):
+            numbers[key] = float(item)
+    return numbers

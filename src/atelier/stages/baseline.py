@@ -1,0 +1,49 @@
+"""Evaluate the model before training: what everything later is compared with."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+from atelier.config.schema import RunConfig
+from atelier.stages.frame import Stage, open_stage
+from atelier.tracking.run_directory import RunDirectory
+
+logger = logging.getLogger(__name__)
+
+OUTPUTS = ("scores.jsonl", "summary.json", "images/*.png")
+
+
+def run(run: RunDirectory) -> dict[str, Any]:
+    """Write baseline/{images, scores.jsonl, summary.json}; return the suite's means."""
+    stage = open_stage("baseline", run, inputs, OUTPUTS)
+    return stage.execute(lambda: _work(stage))
+
+
+def inputs(run: RunDirectory, config: RunConfig) -> list[Path]:
+    """Held-out prompts and, where it is a directory and not a hub id, the model."""
+    return [run.data / "heldout.parquet", *local_model(config)]
+
+
+def local_model(config: RunConfig) -> list[Path]:
+    """The model's directory; a hub id is identified by its name in the digest."""
+    from atelier.config.paths import from_root
+
+    path = from_root(config.policy.path)
+    return [path] if path.is_dir() else []
+
+
+def _work(stage: Stage) -> dict[str, Any]:
+    from atelier.stages.heldout import evaluate_weights  # torch, only when there is work
+
+    evaluation = evaluate_weights(stage.run, stage.config, stage.folder, weights=None)
+    means = {name: evaluation.mean(name) for name in evaluation.summary["metrics"]}
+    logger.info("baseline: %s", describe(means))
+    return {"suite": evaluation.summary["suite"], "images": len(evaluation.rows), **means}
+
+
+def describe(means: dict[str, float | None]) -> str:
+    """The metrics a person follows, in one line."""
+    shown = ("similarity", "exact", "gold")
+    return "  ".join(f"{name} {means[name]:.3f}" for name in shown if means.get(name) is not None)

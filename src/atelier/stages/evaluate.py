@@ -1,0 +1,71 @@
+"""Evaluate the trained model on the same prompts and noise as the baseline, and compare."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from atelier.config.schema import RunConfig
+from atelier.errors import CheckpointError
+from atelier.stages import baseline
+from atelier.stages.frame import Stage, open_stage
+from atelier.tracking.run_directory import RunDirectory, write_json
+
+logger = logging.getLogger(__name__)
+
+OUTPUTS = (*baseline.OUTPUTS, "comparison.json")
+
+
+def run(run: RunDirectory) -> dict[str, Any]:
+    """Write evaluate/{images, scores.jsonl, summary.json, comparison.json}; return the means,
+    and for every metric the paired difference to the baseline with its 95 % interval."""
+    stage = open_stage("evaluate", run, _inputs, OUTPUTS)
+    return stage.execute(lambda: _work(stage))
+
+
+def last_checkpoint(run: RunDirectory) -> Path:
+    """The newest checkpoint.
+
+    Raises:
+        CheckpointError: there is none.
+    """
+    found = sorted(run.checkpoints.glob("step-*"))
+    if not found:
+        raise CheckpointError(f"{run.checkpoints}: no checkpoint: train first")
+    return found[-1]
+
+
+def _inputs(run: RunDirectory, config: RunConfig) -> list[Path]:
+    checkpoint = last_checkpoint(run) / "MANIFEST.json"
+    return [*baseline.inputs(run, config), checkpoint, run.baseline / "scores.jsonl"]
+
+
+def _work(stage: Stage) -> dict[str, Any]:
+    from atelier.evaluation.files import read_evaluation
+    from atelier.evaluation.results import compare
+    from atelier.stages.heldout import checkpoint_weights, evaluate_weights
+    from atelier.training.checkpoint import verify_manifest
+
+    checkpoint = last_checkpoint(stage.run)
+    verify_manifest(checkpoint)
+    weights = checkpoint_weights(checkpoint, stage.config)
+    after = evaluate_weights(stage.run, stage.config, stage.folder, weights)
+    before = read_evaluation(stage.run.baseline)
+    comparisons = compare(before, after, stage.config.evaluation.bootstrap_samples)
+    rows = [{**asdict(one), "excludes_zero": one.excludes_zero} for one in comparisons]
+    write_json(stage.folder / "comparison.json", rows)
+    means = {name: after.mean(name) for name in after.summary["metrics"]}
+    logger.info("evaluate: %s", baseline.describe(means))
+    return {
+        "suite": after.summary["suite"],
+        "images": len(after.rows),
+        "checkpoint": checkpoint.name,
+        "weights": stage.config.export.weights,
+        **means,
+        "difference": {
+            row["metric"]: {"mean": row["difference"], "low": row["low"], "high": row["high"]}
+            for row in rows
+        },
+    }

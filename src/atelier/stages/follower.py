@@ -1,0 +1,107 @@
+"""Scores the periodic evaluations beside the trainer, which only generates their images.
+
+A thread follows train/events.jsonl; each `evaluation_images` event names a folder, and gets
+scores.jsonl and summary.json there. Step 0 is the baseline, cut to the same prompts.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import logging
+import shutil
+import threading
+from types import TracebackType
+from typing import Any
+
+from atelier.config.schema import RunConfig
+from atelier.data.prompts import read_prompts
+from atelier.evaluation.files import image_name, read_evaluation, read_images, write_results
+from atelier.evaluation.ocr import METRICS, score_folder
+from atelier.evaluation.results import Evaluation, summarize
+from atelier.stages.baseline import describe
+from atelier.tracking.events import read_json_lines
+from atelier.tracking.run_directory import RunDirectory
+
+logger = logging.getLogger(__name__)
+
+POLL_SECONDS = 1.0
+
+
+class EvaluationFollower:
+    """A context in which evaluations are scored as they come. `finish` scores the last ones."""
+
+    def __init__(self, run: RunDirectory, config: RunConfig) -> None:
+        self._run = run
+        self._config = config
+        self._prompts = read_prompts(run.data / "heldout.parquet")
+        self._scoring = threading.Lock()
+        self._end = threading.Event()
+        # The caller's context goes along: it says which task the log lines belong to.
+        context = contextvars.copy_context()
+        self._thread = threading.Thread(
+            target=context.run, args=(self._follow,), name="evaluation-scorer", daemon=True
+        )
+
+    def finish(self) -> None:
+        """Score whatever is left, here and now; an error is the caller's."""
+        self._end.set()
+        self._thread.join()
+        self._score_new()
+
+    def _follow(self) -> None:
+        while not self._end.wait(POLL_SECONDS):
+            try:
+                self._score_new()
+            except Exception:
+                logger.exception(
+                    "an evaluation could not be scored now; it is tried again at the end"
+                )
+                return
+
+    def _score_new(self) -> None:
+        for _, event in read_json_lines(self._run.events):
+            if event["event"] == "evaluation_images":
+                self._score(event)
+
+    def _score(self, event: dict[str, Any]) -> None:
+        folder = self._run.train / event["folder"]
+        if (folder / "summary.json").exists():
+            return
+        prompts = self._prompts[: event["prompts"]]
+        evaluation = score_folder(folder, prompts, self._config.evaluation)
+        means = {name: evaluation.mean(name) for name in evaluation.summary["metrics"]}
+        logger.info("held-out at step %d: %s", event["step"], describe(means))
+
+    def __enter__(self) -> EvaluationFollower:
+        write_step_zero(self._run, self._config)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._end.set()
+        self._thread.join(timeout=10.0 if kind is None else 2.0)
+
+
+def write_step_zero(run: RunDirectory, config: RunConfig) -> None:
+    """The baseline's first prompts as the periodic evaluation of step 0: same weights, prompts and
+    noise, so the curve has its beginning without generating anything."""
+    count = config.evaluation.periodic_prompts
+    folder = run.periodic_evaluation(config.evaluation.suite, 0)
+    if not (run.baseline / "summary.json").exists() or (folder / "summary.json").exists():
+        return
+    baseline = read_evaluation(run.baseline)
+    rows = baseline.rows[:count]
+    (folder / "images").mkdir(parents=True, exist_ok=True)
+    for index in range(len(rows)):
+        shutil.copyfile(run.baseline / image_name(index), folder / image_name(index))
+    summary = baseline.summary | {
+        "images": len(rows),
+        "missing": sum(row["similarity"] is None for row in rows),
+        "metrics": summarize(rows, METRICS, config.evaluation.bootstrap_samples),
+    }
+    write_results(folder, Evaluation(rows, summary), read_images(folder, len(rows)))

@@ -1,0 +1,109 @@
+"""Held-out images of given weights, scored: what baseline and evaluate share."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import torch
+from diffusers.utils.logging import disable_progress_bar
+from numpy.typing import NDArray
+from safetensors.torch import load_file
+from torch import Tensor
+
+from atelier.config.schema import RunConfig
+from atelier.data.prompts import Prompt, read_prompts
+from atelier.errors import CheckpointError, ConfigError
+from atelier.evaluation.files import write_images, write_results
+from atelier.evaluation.ocr import evaluate
+from atelier.evaluation.results import Evaluation
+from atelier.policies.sd3.policy import SD3Policy
+from atelier.tracking.run_directory import RunDirectory
+from atelier.training.distributed import join_world
+from atelier.training.trainer import evaluation_key
+
+logger = logging.getLogger(__name__)
+
+SAY_EVERY_SECONDS = 15.0
+
+
+def evaluate_weights(
+    run: RunDirectory, config: RunConfig, folder: Path, weights: Mapping[str, Tensor] | None
+) -> Evaluation:
+    """Generate the suite's images with fixed noise per prompt, score them, write `folder`.
+
+    Args:
+        weights: trained tensors by parameter name; None evaluates the model as it was loaded.
+    """
+    prompts = read_prompts(run.data / "heldout.parquet")[: config.evaluation.prompts]
+    with _policy(config) as policy:
+        if weights is not None:
+            put_weights(policy.module, weights)
+        images = _generate(policy, prompts, config)
+    write_images(folder, images)
+    evaluation = evaluate(images, prompts, config.evaluation)
+    write_results(folder, evaluation, images)
+    return evaluation
+
+
+def checkpoint_weights(checkpoint: Path, config: RunConfig) -> dict[str, Tensor]:
+    """The tensors that are evaluated and exported: averaged or last (`export.weights`).
+
+    Raises:
+        ConfigError: there is no moving average.
+    """
+    averaged = checkpoint / "ema.safetensors"
+    if config.export.weights == "raw":
+        return load_file(checkpoint / "trainable.safetensors")
+    if not averaged.exists():
+        raise ConfigError(
+            "export.weights: ema, but train.ema.enabled is false and there is no average; "
+            "set export.weights=raw"
+        )
+    return load_file(averaged)
+
+
+def put_weights(module: torch.nn.Module, weights: Mapping[str, Tensor]) -> None:
+    """Load trained tensors into a module that holds them all.
+
+    Raises:
+        CheckpointError: a tensor has no place, which a plain load would pass over in silence.
+    """
+    result = module.load_state_dict(dict(weights), strict=False)
+    if result.unexpected_keys or not weights:
+        raise CheckpointError(
+            f"{len(result.unexpected_keys)} of {len(weights)} trained tensors have no place in "
+            f"the model: {result.unexpected_keys[:3]}"
+        )
+
+
+@contextmanager
+def _policy(config: RunConfig) -> Iterator[SD3Policy]:
+    """The policy on the run's device, given back afterwards: the trainer needs the memory."""
+    disable_progress_bar()
+    with join_world(config.launch) as world:
+        try:
+            yield SD3Policy.load(
+                config.policy, config.rollout, config.evaluation, config.train.seed, world.device
+            )
+        finally:
+            if world.device.type == "cuda":
+                torch.cuda.empty_cache()
+
+
+def _generate(policy: SD3Policy, prompts: Sequence[Prompt], config: RunConfig) -> NDArray[np.uint8]:
+    """One image a prompt; says how far it is where that takes long."""
+    size = config.evaluation.micro_batch_size
+    parts, said = [], time.monotonic()
+    for start in range(0, len(prompts), size):
+        chunk = prompts[start : start + size]
+        keys = [evaluation_key(config.evaluation.seed, prompt) for prompt in chunk]
+        parts.append(policy.generate(policy.module, [prompt.text for prompt in chunk], keys))
+        if time.monotonic() - said > SAY_EVERY_SECONDS:
+            said = time.monotonic()
+            logger.info("generated %d of %d held-out images", start + len(chunk), len(prompts))
+    return np.concatenate(parts)

@@ -1,0 +1,36 @@
+"""Write the page of the run (src/atelier/report)."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+from atelier.config.schema import RunConfig
+from atelier.stages.frame import RECORD, Stage, open_stage
+from atelier.tracking.run_directory import RunDirectory, write_text_atomically
+
+logger = logging.getLogger(__name__)
+
+OUTPUTS = ("index.html",)
+
+
+def run(run: RunDirectory) -> dict[str, Any]:
+    """Write report/index.html; return its path."""
+    stage = open_stage("report", run, _inputs, OUTPUTS)
+    return stage.execute(lambda: _work(stage))
+
+
+def _inputs(run: RunDirectory, config: RunConfig) -> list[Path]:
+    """The records of the earlier stages: they hold the sha256 of all that the page shows."""
+    folders = (run.data, run.baseline, run.train, run.evaluate, run.export)
+    return [folder / RECORD for folder in folders if (folder / RECORD).exists()]
+
+
+def _work(stage: Stage) -> dict[str, Any]:
+    from atelier.report.page import render
+
+    page = stage.folder / "index.html"
+    write_text_atomically(page, render(stage.run))
+    logger.info("report: %s", page)
+    return {"page": page.relative_to(stage.run.root).as_posix(), "bytes": page.stat().st_size}

@@ -1,0 +1,129 @@
+"""run.json: what a run is, written by whoever starts it first and kept for its whole life."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import uuid
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from atelier.config.digest import stage_digest
+from atelier.config.paths import repository_root
+from atelier.config.plan import plan
+from atelier.config.resolve import load_stage_config, resolve, write_stage_configs
+from atelier.config.schema import RunConfig
+from atelier.errors import ConfigError
+from atelier.tracking.run_directory import STAGES, RunDirectory, write_json
+
+FORMAT = 1
+
+
+def runs_root() -> Path:
+    """Where flows keep their runs."""
+    return repository_root() / "runs"
+
+
+def write_run(
+    run: RunDirectory,
+    config: RunConfig,
+    overrides: Sequence[str] | None = None,
+    flow_run_id: str | None = None,
+) -> dict[str, Any]:
+    """Create run.json, or bring the digests and code of an existing one up to date."""
+    before = read_run(run) if run.run_file.exists() else {}
+    value = {
+        "format": FORMAT,
+        "id": before.get("id") or flow_run_id or str(uuid.uuid4()),
+        "flow_run_id": flow_run_id or before.get("flow_run_id"),
+        "mlflow_run_id": before.get("mlflow_run_id"),
+        "created": before.get("created") or datetime.now(UTC).isoformat(timespec="seconds"),
+        "recipe": config.recipe,
+        "overrides": list(before.get("overrides", []) if overrides is None else overrides),
+        "run_name": config.tracking.run_name
+        or f"{config.recipe or 'run'} seed {config.train.seed}",
+        "seed": config.train.seed,
+        "digests": {stage: stage_digest(config, stage) for stage in STAGES},
+        "git": _git(),
+    }
+    write_json(run.run_file, value)
+    return value
+
+
+def ensure_run(run: RunDirectory, config: RunConfig) -> None:
+    """Write run.json where no flow did (DVC, `atelier stage`), or where the digests changed."""
+    digests = {stage: stage_digest(config, stage) for stage in STAGES}
+    if not run.run_file.exists() or read_run(run)["digests"] != digests:
+        write_run(run, config)
+
+
+def open_run(
+    recipe: str | None,
+    overrides: Sequence[str],
+    run_name: str | None,
+    resume: str | None,
+    flow_run_id: str,
+) -> RunDirectory:
+    """A new run under runs/<flow run id>/, or an existing one to go on with.
+
+    An existing run keeps its resolved configuration, whatever params.yaml says by now. Resuming it
+    with a recipe or overrides resolves it again, on top of what it was started with.
+
+    Raises:
+        ConfigError, PlanError: the configuration cannot be used; nothing was written.
+    """
+    run = find_run(resume) if resume else RunDirectory(runs_root() / flow_run_id)
+    before = read_run(run) if run.run_file.exists() else None
+    if before and not (resume and (recipe or overrides)):
+        write_run(run, load_stage_config(run.config("report")), None, flow_run_id)
+        return run
+    if before:
+        recipe, overrides = recipe or before["recipe"], [*before["overrides"], *overrides]
+    name = [f"tracking.run_name={json.dumps(run_name)}"] if run_name else []
+    config = resolve(recipe, [*overrides, *name])
+    plan(config)
+    write_stage_configs(config, run)
+    write_run(run, config, overrides, flow_run_id)
+    return run
+
+
+def read_run(run: RunDirectory) -> dict[str, Any]:
+    """run.json.
+
+    Raises:
+        ConfigError: it is missing or not JSON.
+    """
+    try:
+        return dict(json.loads(run.run_file.read_text(encoding="utf-8")))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{run.run_file} is no run file: {error}") from error
+
+
+def find_run(name: str) -> RunDirectory:
+    """An existing run by its directory or by its id under runs/.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    for path in (Path(name), runs_root() / name):
+        if (path / "run.json").is_file():
+            return RunDirectory(path.resolve())
+    raise ConfigError(f"no run {name!r}: neither a run directory nor an id under {runs_root()}")
+
+
+def _git() -> dict[str, Any]:
+    """The code: commit and whether tracked files were changed; None where git cannot say."""
+    sha = _git_output("rev-parse", "HEAD")
+    changed = _git_output("status", "--porcelain", "--untracked-files=no")
+    return {"sha": sha, "dirty": None if changed is None else bool(changed)}
+
+
+def _git_output(*arguments: str) -> str | None:
+    command = ["git", "-C", str(repository_root()), *arguments]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None

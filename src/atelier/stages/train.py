@@ -1,0 +1,139 @@
+"""Train: start the trainer, watch it, score its evaluations beside it, restart it after a crash.
+
+The trainer is a process of its own (python -m atelier.processes.torchrun), so that its crash costs
+no more than the steps since its last checkpoint. Its output goes to train/trainer.log, which is
+shown here as it grows.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from atelier import errors, telemetry
+from atelier.config.paths import repository_root
+from atelier.config.schema import RunConfig
+from atelier.processes.supervised import SupervisedProcess
+from atelier.report.run_data import metric_records
+from atelier.stages import mirroring, quiet
+from atelier.stages.baseline import local_model
+from atelier.stages.follower import EvaluationFollower
+from atelier.stages.frame import Stage, open_stage
+from atelier.stages.log_tail import LogTail, last_error
+from atelier.tracking.run_directory import RunDirectory
+
+logger = logging.getLogger(__name__)
+
+OUTPUTS = (
+    "metrics.jsonl",
+    "events.jsonl",
+    "checkpoints/*/MANIFEST.json",
+    "evaluation/*/*/summary.json",
+)
+POLL_SECONDS = 0.5
+DONE, CANCELLED = 0, 143
+# What no restart mends: the trainer itself said why it ended.
+_MEANT = {2: errors.ConfigError, 3: errors.PlanError, 75: errors.Stopped}
+
+
+class TrainerCrashed(errors.AtelierError):
+    """The trainer crashed more often than `launch.max_restarts`; the run can be resumed."""
+
+
+class TrainerCancelled(errors.AtelierError):
+    """The trainer was asked to end (SIGTERM); the run can be resumed."""
+
+    exit_code = CANCELLED
+
+
+def run(run: RunDirectory) -> dict[str, Any]:
+    """Train to the last step, from the newest checkpoint if there is one.
+
+    Raises:
+        ConfigError, PlanError, Stopped: the trainer ended with 2, 3 or 75, with its message.
+        TrainerCrashed: it crashed too often.
+        TrainerCancelled: it was ended from outside.
+    """
+    stage = open_stage("train", run, _inputs, OUTPUTS)
+    return stage.execute(lambda: _work(stage))
+
+
+def _inputs(run: RunDirectory, config: RunConfig) -> list[Path]:
+    return [run.data / "train.parquet", run.data / "heldout.parquet", *local_model(config)]
+
+
+def _work(stage: Stage) -> dict[str, Any]:
+    run, config = stage.run, stage.config
+    mirroring.follow(run)
+    with EvaluationFollower(run, config) as follower:
+        _supervise(run, config)
+        follower.finish()
+    steps = metric_records(run)
+    last = steps[-1]
+    return {
+        "steps": last["step"],
+        "reward_first": steps[0]["reward/mean"],
+        "reward_last": last["reward/mean"],
+    }
+
+
+def _supervise(run: RunDirectory, config: RunConfig) -> None:
+    """One trainer after another until one is done; each goes on from the last checkpoint."""
+    restarts = 0
+    while (code := _one_life(run, config)) != DONE:
+        message = last_error(run.train / "trainer.log")
+        if code in _MEANT:
+            kind = getattr(errors, message.kind or "", None)
+            raise (kind or _MEANT[code])(message.text)
+        if code == CANCELLED:
+            raise TrainerCancelled("the trainer was ended from outside; resume the run to go on")
+        if restarts == config.launch.max_restarts:
+            raise TrainerCrashed(
+                f"the trainer crashed {restarts + 1} times (exit code {code}), more than "
+                f"launch.max_restarts={config.launch.max_restarts} allows. Last words: "
+                f"{message.text}. All of its output: {run.train / 'trainer.log'}"
+            )
+        restarts += 1
+        logger.warning(
+            "train: the trainer crashed (exit code %d); restart %d of %d from its last checkpoint",
+            code,
+            restarts,
+            config.launch.max_restarts,
+        )
+
+
+def _one_life(run: RunDirectory, config: RunConfig) -> int:
+    """Run one trainer to its end and return its exit code, showing its log meanwhile."""
+    log = run.train / "trainer.log"
+    tail = LogTail(log)
+    command = ["atelier.processes.torchrun", "--nproc-per-node", str(config.launch.processes)]
+    trainer = ["atelier.training", "--config", str(run.config("train")), "--run", str(run.root)]
+    with SupervisedProcess(
+        [*command, *trainer], log, trainer_environment(config), repository_root()
+    ) as process:
+        while (code := process.poll()) is None:
+            tail.show()
+            time.sleep(POLL_SECONDS)
+    tail.show()
+    return code
+
+
+def trainer_environment(config: RunConfig) -> dict[str, str]:
+    """This process's environment, with CPU threads fixed and telemetry off."""
+    threads = str(max(1, config.launch.threads // config.launch.processes))
+    environment = {
+        **os.environ,
+        "PYTHONUNBUFFERED": "1",
+        "OMP_NUM_THREADS": threads,
+        "MKL_NUM_THREADS": threads,
+        "OPENBLAS_NUM_THREADS": threads,
+        "TOKENIZERS_PARALLELISM": "false",
+        # The whole stop stays well under the 30 s that Prefect gives a cancelled flow.
+        "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "10",
+    }
+    telemetry.off_by_default(environment)
+    quiet.libraries_by_default(environment)
+    return environment

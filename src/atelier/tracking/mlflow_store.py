@@ -1,0 +1,49 @@
+"""Where MLflow keeps a project's runs, and the command that shows them. Imports no mlflow."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+
+from atelier.config.paths import from_root
+from atelier.config.schema import RunConfig
+
+DEFAULT_URI = "sqlite:///.atelier/mlflow.db"
+_SQLITE = "sqlite:///"
+
+
+def tracking_uri(config: RunConfig) -> str:
+    """`tracking.mlflow_uri`, or the project's SQLite store; relative paths are the repository's."""
+    uri = config.tracking.mlflow_uri or DEFAULT_URI
+    path = sqlite_path(uri)
+    return f"{_SQLITE}{path}" if path else uri
+
+
+def sqlite_path(uri: str) -> Path | None:
+    """The database file of a SQLite URI, absolute; None for any other store."""
+    return from_root(uri.removeprefix(_SQLITE)) if uri.startswith(_SQLITE) else None
+
+
+def artifacts_beside(path: Path) -> str:
+    """Where a SQLite store's artifacts go: a folder beside it, absolute because MLflow keeps it."""
+    return (path.parent / "mlflow-artifacts").as_uri()
+
+
+def ui_command(uri: str, port: int = 5000) -> str:
+    """The shell command that opens the MLflow UI on this store, or its address if it has one.
+
+    One worker and no job runner: MLflow's defaults start ten processes and take 2 GB.
+    """
+    if sqlite_path(uri) is None:
+        return uri
+    mlflow = Path(sys.executable).with_name("mlflow")
+    arguments = ["server", "--backend-store-uri", uri, "--workers", "1", "--port", str(port)]
+    quiet = "MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false"
+    return f"{quiet} {shlex.join([_short(mlflow), *arguments])}"
+
+
+def _short(path: Path) -> str:
+    """Relative to the current directory where that is shorter to read."""
+    here = Path.cwd()
+    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)

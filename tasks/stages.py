@@ -1,0 +1,70 @@
+"""One task a stage. A stage that is done is skipped, so a retried task goes on where it was."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from prefect import Task
+from prefect.runtime import flow_run
+
+from atelier.errors import AtelierError
+from atelier.stages.run_file import open_run as open_run_directory
+from atelier.tracking.run_directory import RunDirectory
+from tasks.outcome import crashed, failed, value_of
+
+
+def _resolve(
+    recipe: str | None, overrides: list[str], run_name: str | None, resume: str | None
+) -> Any:
+    try:
+        run = open_run_directory(recipe, overrides, run_name, resume, str(flow_run.id))
+    except AtelierError as error:
+        return failed(error)
+    return run.root
+
+
+def open_run(
+    recipe: str | None, overrides: list[str], run_name: str | None, resume: str | None
+) -> Path:
+    """Make or find the run's directory, with one resolved configuration a stage.
+
+    Raises:
+        ConfigError, PlanError: the configuration cannot be used.
+    """
+    resolve = Task(_resolve, name="resolve", task_run_name="resolve")
+    return Path(value_of(resolve(recipe, overrides, run_name, resume, return_state=True)))
+
+
+def _stage_task(name: str) -> Callable[[Path], dict[str, Any]]:
+    def run_stage(run: Path) -> Any:
+        stage = importlib.import_module(f"atelier.stages.{name}")
+        try:
+            return stage.run(RunDirectory(run))
+        except AtelierError as error:
+            return failed(error)
+
+    task = Task(
+        run_stage,
+        name=name,
+        task_run_name=name,
+        retries=1,
+        retry_delay_seconds=2,
+        retry_condition_fn=crashed,
+    )
+
+    def call(run: Path) -> dict[str, Any]:
+        """Run the stage and return its summary; its error is raised here, in the flow."""
+        return dict(value_of(task(run, return_state=True)))
+
+    return call
+
+
+prepare = _stage_task("prepare")
+baseline = _stage_task("baseline")
+train = _stage_task("train")
+evaluate = _stage_task("evaluate")
+export = _stage_task("export")
+report = _stage_task("report")
