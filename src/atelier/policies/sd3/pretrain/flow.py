@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from diffusers import SD3Transformer2DModel
@@ -67,7 +68,7 @@ class FlowTrainer:
     def _draw(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         size = self._options.batch
         mean, deviation = self._latents
-        where = {"generator": self._generator, "device": self._device}
+        where: dict[str, Any] = {"generator": self._generator, "device": self._device}
         index = torch.randint(len(mean), (size,), **where)
         clean = mean[index].float()
         clean = clean + deviation[index].float() * torch.randn(clean.shape, **where)

@@ -13,7 +13,7 @@ from atelier.data.render import render_batch
 from atelier.data.scenes import Kind, Scene, Split, prompt, sample_scene
 
 CHUNK = 500
-Rendered = tuple[NDArray[np.uint8], list[str], list[str | None]]
+Rendered = tuple[NDArray[np.uint8], list[str], list[str]]
 
 
 def training_images(
@@ -23,7 +23,7 @@ def training_images(
     shares: tuple[float, float],
     word_lengths: tuple[int, ...],
 ) -> Rendered:
-    """Images uint8 [N, 64, 64, 3], their prompts and words (None without one), training split.
+    """Images uint8 [N, 64, 64, 3], their prompts and words ("" without one), training split.
 
     `shares` are those of word scenes and of mixed scenes. Rendered in parallel, same for any
     number of workers.
@@ -62,7 +62,7 @@ def _render_chunk(
 
 def _rendered(scenes: Sequence[Scene], label: str, seed: int, start: int) -> Rendered:
     seeds = [key(label, seed, start + index) for index in range(len(scenes))]
-    words = [None if scene.word is None else scene.word.text for scene in scenes]
+    words = ["" if scene.word is None else scene.word.text for scene in scenes]
     return render_batch(scenes, seeds), [prompt(scene) for scene in scenes], words
 
 

@@ -52,7 +52,7 @@ def _measure(snapshot: Path, prompts: int) -> dict[str, Any]:
     with ThreadPoolExecutor(1) as executor:
         test = WordTest(pipeline, heldout_words(prompts, MEASURE_SEED), executor, MEASURE_SEED)
         scores = test.read(test.generate(8))[0]
-        return {"prompts": prompts, "steps": 8, **summary(scores), **test.ceiling()}
+        return {"prompts": prompts, "steps": 8, **summary(scores)}
 
 
 def _card(record: dict[str, Any], measured: dict[str, Any]) -> str:
@@ -86,15 +86,24 @@ def _card(record: dict[str, Any], measured: dict[str, Any]) -> str:
 
 def _command(options: dict[str, Any]) -> str:
     """The command with what differs from the defaults."""
-    defaults = {name: item.default for name, item in Options.__dataclass_fields__.items()}
+    defaults = json.loads(
+        json.dumps(
+            {name: item.default for name, item in Options.__dataclass_fields__.items()}, default=str
+        )
+    )
     changed = [
-        f"--{name.replace('_', '-')} "
-        + (" ".join(map(str, value)) if isinstance(value, list) else str(value))
+        _argument(name, value)
         for name, value in options.items()
-        if name not in ("out", "vae")
-        and value != (list(defaults[name]) if isinstance(defaults[name], tuple) else defaults[name])
+        if name not in ("out", "vae") and value != defaults[name]
     ]
     return " ".join(["python -m atelier.policies.sd3.pretrain train --out DIR", *changed])
+
+
+def _argument(name: str, value: Any) -> str:
+    flag = name.replace("_", "-")
+    if isinstance(value, bool):
+        return f"--{flag}" if value else f"--no-{flag}"
+    return f"--{flag} " + (" ".join(map(str, value)) if isinstance(value, list) else str(value))
 
 
 def _row(name: str, item: dict[str, Any]) -> str:

@@ -15,7 +15,7 @@ from atelier.policies.sd3.pretrain.evaluate import WordTest
 from atelier.policies.sd3.pretrain.flow import FlowTrainer
 from atelier.policies.sd3.pretrain.images import heldout_words, training_images
 from atelier.policies.sd3.pretrain.options import Options
-from atelier.policies.sd3.pretrain.reading import summary
+from atelier.policies.sd3.pretrain.reading import read_words, summary
 from atelier.policies.sd3.pretrain.snapshot import sample_grid, save_snapshot, write_json
 from atelier.policies.sd3.tiny import TinySD3Sizes, build_pipeline, build_vae, encode_prompts
 
@@ -56,14 +56,17 @@ class _Run:
             options.word_lengths,
         )
         self._note("rendered", images=len(pixels))
+        heldout = heldout_words(options.evaluate_prompts, options.seed)
+        # Before anything is trained: without a working recogniser the run would be in vain.
+        renders = summary(read_words(self.executor, heldout[0], heldout[2])[0])
+        self._note("true renders", **renders)
         images = torch.from_numpy(pixels).to(options.device)
         vae = self._autoencoder(images)
         sizes = TinySD3Sizes(shift=options.shift)
         self.pipeline = build_pipeline(sizes, vae, options.seed).to(options.device)
         self.pipeline.set_progress_bar_config(disable=True)
-        heldout = heldout_words(options.evaluate_prompts, options.seed)
         self.test = WordTest(self.pipeline, heldout, self.executor, options.seed)
-        self.record["ceiling"] = self.test.ceiling()
+        self.record["ceiling"] = {"renders": renders, "round_trip": self.test.round_trip()}
         self._note("ceiling", **self.record["ceiling"])
         trainer = FlowTrainer(
             self.pipeline.transformer,
