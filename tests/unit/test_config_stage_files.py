@@ -45,6 +45,7 @@ def test_digest_is_sha256_of_canonical_json() -> None:
         ("launch.threads=1", {"train", "evaluate", "export", "report"}),
         ("launch.processes=2", {"report"}),
         ("evaluation.periodic_prompts=8", {*STAGES} - {"prepare"}),
+        ("export.weights=raw", {"evaluate", "export", "report"}),
         ("evaluation.bootstrap_samples=10", {"baseline", "evaluate", "report"}),
         ("export.dtype=bfloat16", {"export", "report"}),
         ("tracking.experiment=other", set()),

@@ -34,7 +34,8 @@ SHAPED_BY: dict[str, dict[str, frozenset[str] | None]] = {
     "prepare": {"data": _EVERYTHING},
     "baseline": {"data": _EVERYTHING, "policy": _EVERYTHING, "evaluation": _EVERYTHING},
     "train": _TRAIN,
-    "evaluate": {**_TRAIN, "evaluation": _EVERYTHING},
+    # Averaged or last weights: what is exported is what is evaluated.
+    "evaluate": {**_TRAIN, "evaluation": _EVERYTHING, "export": frozenset({"weights"})},
     "export": {**_TRAIN, "export": _EVERYTHING},
     "report": {**_TRAIN, "evaluation": _EVERYTHING, "export": _EVERYTHING, "launch": _EVERYTHING},
 }
