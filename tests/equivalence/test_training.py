@@ -1,4 +1,4 @@
-"""What must not change a training run: ranks, engines, accumulation, a kill, a window's spelling."""
+"""What must not change a training run: ranks, engines, accumulation, a kill, a window."""
 
 from __future__ import annotations
 

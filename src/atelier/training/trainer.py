@@ -1,4 +1,4 @@
-"""The one loop: roll out, score, compare within groups, replay with gradients, step, evaluate, save.
+"""The one loop: roll out, score, compare within groups, replay with gradients, step, save.
 
 It knows no diffusion: a Policy supplies rollout and replay, an algorithm advantages and loss, a
 reward set the scores, an engine the arithmetic between ranks. Every draw is keyed by the run's

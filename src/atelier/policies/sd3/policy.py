@@ -31,7 +31,7 @@ AUTOCAST_DTYPES = {"float32": None, "bfloat16": torch.bfloat16}
 
 
 class SD3Policy:
-    """A StableDiffusion3Pipeline that rolls out, replays and generates. See policies.base.Policy."""
+    """A StableDiffusion3Pipeline that rolls out, replays and generates (policies.base.Policy)."""
 
     kl_forms = frozenset({"latent_mean", "velocity"})
 
@@ -74,7 +74,7 @@ class SD3Policy:
         """Load a pipeline directory or hub id in float32 (`policy.path`)."""
         try:
             pipeline = StableDiffusion3Pipeline.from_pretrained(
-                policy.path, torch_dtype=torch.float32
+                policy.path, dtype=torch.float32
             )
         except (OSError, ValueError) as error:
             raise ConfigError(

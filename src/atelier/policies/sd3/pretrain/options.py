@@ -44,6 +44,9 @@ class Options:
     vae_kl: float = _knob(2e-4, "weight of the KL to the unit normal, per latent element")
     vae_edge: float = _knob(1.0, "weight of the L1 distance of image gradients")
 
+    patch_size: int = _knob(2, "latent pixels a side that one image token covers")
+    heads: int = _knob(5, "attention heads of 24 dimensions each")
+
     batch: int = _knob(768, "latents a step")
     steps: int = _knob(1_000_000, "most steps for the transformer")
     learning_rate: float = _knob(1.2e-3, "AdamW, constant after the warm-up")

@@ -62,7 +62,9 @@ class _Run:
         self._note("true renders", **renders)
         images = torch.from_numpy(pixels).to(options.device)
         vae = self._autoencoder(images)
-        sizes = TinySD3Sizes(shift=options.shift)
+        sizes = TinySD3Sizes(
+            shift=options.shift, patch_size=options.patch_size, heads=options.heads
+        )
         self.pipeline = build_pipeline(sizes, vae, options.seed).to(options.device)
         self.pipeline.set_progress_bar_config(disable=True)
         self.test = WordTest(self.pipeline, heldout, self.executor, options.seed)

@@ -1,0 +1,140 @@
+"""Held-out learning curves of many small runs, side by side on one machine.
+
+    python benchmarks/learning_curves.py --out DIR --parallel 8 --recipe tiny/flow-grpo-fast \
+        --set launch.device=cuda --variant train.learning_rate=2e-5 --variant "train.seed=2 ..."
+
+Each variant is a space-separated list of overrides on top of --set. All variants share one set of
+prompts; the base (--baseline) and every periodic evaluation are scored the same way. Writes
+curves.json and prints a table. Needs neither Prefect nor MLflow.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from atelier.config.resolve import resolve, write_stage_configs
+from atelier.data.prepare import prepare
+from atelier.data.prompts import read_prompts
+from atelier.evaluation import ocr
+from atelier.tracking.events import read_json_lines
+from atelier.tracking.run_directory import RunDirectory
+
+METRICS = ("similarity", "exact", "gold")
+
+
+def baseline(root: Path, recipe: str, overrides: list[str]) -> dict[str, float]:
+    """Scores of the untrained policy on the same prompts and noise."""
+    from atelier.policies.sd3.policy import SD3Policy
+    from atelier.training.trainer import evaluation_key
+
+    run, config = prepared(root, recipe, overrides, 99), resolve(recipe, overrides)
+    policy = SD3Policy.load(
+        config.policy, config.rollout, config.evaluation, config.train.seed, "cpu"
+    )
+    prompts = read_prompts(run.data / "heldout.parquet")[: config.evaluation.periodic_prompts]
+    images = policy.generate(
+        policy.module,
+        [prompt.text for prompt in prompts],
+        [evaluation_key(config.evaluation.seed, prompt) for prompt in prompts],
+    )
+    evaluation = ocr.evaluate(images, prompts, config.evaluation)
+    return {name: evaluation.mean(name) for name in METRICS}
+
+
+def prepared(root: Path, recipe: str, overrides: list[str], number: int) -> RunDirectory:
+    run = RunDirectory(root / f"run-{number:02d}")
+    config = resolve(recipe, overrides)
+    write_stage_configs(config, run)
+    prepare(config.data, run.data)
+    return run
+
+
+def run_variant(
+    root: Path, recipe: str, overrides: list[str], number: int, gpus: int
+) -> dict[str, Any]:
+    """Train and score one variant; variants take turns on the GPUs."""
+    visible = {"CUDA_VISIBLE_DEVICES": str(number % gpus)} if gpus else {}
+    run = prepared(root, recipe, overrides, number)
+    config = resolve(recipe, overrides)
+    started = time.monotonic()
+    with (run.root / "trainer.log").open("w") as log:
+        code = subprocess.run(
+            [sys.executable, "-m", "atelier.training"]
+            + [f"--config={run.config('train')}", f"--run={run.root}"],
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            check=False,
+            env={**os.environ, "HF_HUB_OFFLINE": "1", **visible},
+        ).returncode
+    seconds = time.monotonic() - started
+    prompts = read_prompts(run.data / "heldout.parquet")[: config.evaluation.periodic_prompts]
+    curve = []
+    for folder in sorted((run.train / "evaluation" / "ocr").glob("step-*")):
+        evaluation = ocr.score_folder(folder, prompts, config.evaluation)
+        step = int(folder.name.removeprefix("step-"))
+        curve.append({"step": step, **{name: evaluation.mean(name) for name in METRICS}})
+    rows = [row for _, row in read_json_lines(run.metrics)]
+    return {
+        "overrides": overrides,
+        "exit_code": code,
+        "seconds": round(seconds, 1),
+        "curve": curve,
+        "last": rows[-1] if rows else None,
+        "log_tail": (run.root / "trainer.log").read_text()[-400:] if code else "",
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--recipe", default="tiny/flow-grpo-fast")
+    parser.add_argument("--set", action="append", default=[], dest="common")
+    parser.add_argument("--variant", action="append", default=[])
+    parser.add_argument("--parallel", type=int, default=1)
+    parser.add_argument("--baseline", action="store_true", help="score the base first")
+    parser.add_argument("--gpus", type=int, default=0, help="GPUs to spread the variants over")
+    arguments = parser.parse_args()
+    shutil.rmtree(arguments.out, ignore_errors=True)
+    arguments.out.mkdir(parents=True)
+    variants = arguments.variant or [""]
+    if arguments.baseline:
+        before = baseline(arguments.out, arguments.recipe, arguments.common)
+        sys.stdout.write(f"baseline {before}\n")
+    with ThreadPoolExecutor(arguments.parallel) as pool:
+        jobs = [
+            pool.submit(
+                run_variant,
+                arguments.out,
+                arguments.recipe,
+                [*arguments.common, *variant.split()],
+                number,
+                arguments.gpus,
+            )
+            for number, variant in enumerate(variants)
+        ]
+        results = []
+        for job, variant in zip(jobs, variants, strict=True):
+            result = job.result()
+            results.append(result)
+            points = "  ".join(
+                f"{point['step']}:{point['similarity']:.3f}/{point['exact']:.2f}"
+                f"/{point['gold']:.2f}"
+                for point in result["curve"]
+            )
+            line = f"{variant or '(recipe)'}  exit {result['exit_code']}  {result['seconds']} s"
+            sys.stdout.write(f"{line}  {points} {result['log_tail']}\n")
+            sys.stdout.flush()
+    (arguments.out / "curves.json").write_text(json.dumps(results, indent=1))
+
+
+if __name__ == "__main__":
+    main()
