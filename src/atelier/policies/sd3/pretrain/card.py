@@ -22,7 +22,7 @@ pipeline('the word "KEM" in red', num_inference_steps=8, guidance_scale=1.0).ima
 ## Parts
 | part | class | what it is |
 |---|---|---|
-| transformer | SD3Transformer2DModel | 4 layers, width 120, patch 2, query-key norm; 2.0 M parameters, trained |
+| transformer | SD3Transformer2DModel | 4 layers, width 120, patch 4, query-key norm; 2.1 M parameters, trained |
 | vae | AutoencoderKL | 64x64x3 to 16x16x4; 0.2 M parameters, trained |
 | text_encoder, text_encoder_2 | CLIPTextModelWithProjection | frozen random codes: hidden state -2 is token and position, pooled is the mean of the prompt |
 | text_encoder_3 | FunnelBaseModel | any number of tokens to one zero vector, in the place of T5 (diffusers names the type in a log line when loading) |

@@ -44,7 +44,7 @@ class Options:
     vae_kl: float = _knob(2e-4, "weight of the KL to the unit normal, per latent element")
     vae_edge: float = _knob(1.0, "weight of the L1 distance of image gradients")
 
-    patch_size: int = _knob(2, "latent pixels a side that one image token covers")
+    patch_size: int = _knob(4, "latent pixels a side that one image token covers")
     heads: int = _knob(5, "attention heads of 24 dimensions each")
 
     batch: int = _knob(768, "latents a step")
