@@ -4,11 +4,14 @@ its exit code."""
 from __future__ import annotations
 
 import argparse
+import importlib
 import logging
 import signal
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -16,6 +19,7 @@ from typing import Any
 from atelier.config.plan import plan
 from atelier.config.resolve import resolve
 from atelier.errors import AtelierError
+from atelier.stages import quiet
 from atelier.stages.closing import closing_words
 
 CRASHED, INTERRUPTED, CANCELLED = 1, 130, 143
@@ -63,6 +67,10 @@ def _run_flow(
     from flows.grpo import grpo
     from flows.temporary_server import prefect_server
 
+    # Importing the model libraries takes as long as starting a server: do both at once.
+    quiet.libraries_by_default()
+    warm_up = partial(importlib.import_module, "atelier.stages.heldout")
+    threading.Thread(target=warm_up, name="warm-up", daemon=True).start()
     with prefect_server():
         return grpo(recipe, list(overrides), run_name, resume, return_state=True)
 

@@ -5,17 +5,17 @@
 Plain torchrun exits 1 whatever a rank said, but Atelier's exit codes mean something (2, 3, 75),
 and its ranks, each in a session of its own, survive a killed agent. Here the first rank that
 failed gives the exit code, a rank killed by signal n gives 128 + n, and ranks die with the agent.
+
+A single rank runs in this process, with the variables torchrun would set: an agent that watches
+one rank would only cost the time and memory of a second torch.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import runpy
 import sys
-
-from torch.distributed.elastic.multiprocessing.api import SignalException
-from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-from torch.distributed.run import parse_args, run
 
 
 def main() -> int:
@@ -24,10 +24,29 @@ def main() -> int:
     parser.add_argument("module")
     parser.add_argument("arguments", nargs=argparse.REMAINDER)
     own = parser.parse_args()
-    agent = ["--standalone", f"--nproc-per-node={own.nproc_per_node}", "--max-restarts=0"]
+    if own.nproc_per_node == 1:
+        return _run_here(own.module, own.arguments)
+    return _run_ranks(own.nproc_per_node, own.module, own.arguments)
+
+
+def _run_here(module: str, arguments: list[str]) -> int:
+    world = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
+    # Port 0: the only rank takes a free one, and nobody else has to find it.
+    os.environ.update(world, MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
+    sys.argv = [module, *arguments]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+    return 0
+
+
+def _run_ranks(ranks: int, module: str, arguments: list[str]) -> int:
+    from torch.distributed.elastic.multiprocessing.api import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.run import parse_args, run
+
+    agent = ["--standalone", f"--nproc-per-node={ranks}", "--max-restarts=0"]
     options = parse_args([*agent, "-m", "atelier.processes.parent_death"])
     # Set and not parsed: torchrun's parser would take --run for an abbreviation of its own option.
-    options.training_script_args = ["SIGKILL", str(os.getpid()), own.module, *own.arguments]
+    options.training_script_args = ["SIGKILL", str(os.getpid()), module, *arguments]
     try:
         run(options)
     except ChildFailedError as error:

@@ -54,18 +54,25 @@ class ComparedMetric:
             self.label,
             f"{self.before:.3f}",
             f"{self.after:.3f}",
-            f"{self.difference:+.3f}",
-            f"{self.low:+.3f} to {self.high:+.3f}",
+            _signed(self.difference),
+            f"{_signed(self.low)} to {_signed(self.high)}",
             str(self.n),
         )
 
 
+def _signed(value: float) -> str:
+    """With its sign, and none where it rounds to zero."""
+    return f"{value:+.3f}" if abs(value) >= 0.0005 else "0.000"
+
+
 def read_comparison(run: RunDirectory) -> list[ComparedMetric]:
-    """What the evaluate stage compared; empty before it ran."""
+    """What the evaluate stage compared, what matters most first; empty before it ran."""
     path = run.evaluate / "comparison.json"
     if not path.exists():
         return []
     rows: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
+    order = {name: index for index, name in enumerate(LABELS)}
+    rows.sort(key=lambda row: (order.get(row["metric"], len(order)), row["metric"]))
     return [ComparedMetric(**row) for row in rows]
 
 
@@ -76,8 +83,9 @@ def headline(rows: Sequence[ComparedMetric]) -> str:
     first = rows[0]
     verb = {"better": "rose", "worse": "fell", "changed": "changed"}.get(first.verdict)
     name = first.label.split(" (")[0]
-    numbers = f"from {first.before:.3f} to {first.after:.3f}"
-    interval = f"{first.difference:+.3f}, 95 % interval {first.low:+.3f} to {first.high:+.3f}"
+    _, before, after, change, bounds, _ = first.cells()
+    numbers = f"from {before} to {after}"
+    interval = f"{change}, 95 % interval {bounds}"
     if verb is None:
         return f"Held-out {name} did not change measurably: {numbers} ({interval})."
     return f"Held-out {name} {verb} {numbers} ({interval})."

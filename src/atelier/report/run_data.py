@@ -32,6 +32,11 @@ class Evaluation:
         return dict(json.loads((self.folder / "summary.json").read_text(encoding="utf-8")))
 
     @property
+    def means(self) -> dict[str, float]:
+        """The mean of every metric that some image has."""
+        return {name: float(one["mean"]) for name, one in self.summary["metrics"].items()}
+
+    @property
     def rows(self) -> list[dict[str, Any]]:
         return [row for _, row in read_json_lines(self.folder / "scores.jsonl")]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import uuid
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from atelier.config.digest import stage_digest
-from atelier.config.paths import repository_root
+from atelier.config.paths import from_root, repository_root
 from atelier.config.plan import plan
 from atelier.config.resolve import load_stage_config, resolve, write_stage_configs
 from atelier.config.schema import RunConfig
@@ -22,8 +23,8 @@ FORMAT = 1
 
 
 def runs_root() -> Path:
-    """Where flows keep their runs."""
-    return repository_root() / "runs"
+    """Where flows keep their runs: runs/ in the repository, or the directory ATELIER_RUNS names."""
+    return from_root(os.environ.get("ATELIER_RUNS") or "runs")
 
 
 def write_run(

@@ -109,16 +109,21 @@ def _one_life(run: RunDirectory, config: RunConfig) -> int:
     """Run one trainer to its end and return its exit code, showing its log meanwhile."""
     log = run.train / "trainer.log"
     tail = LogTail(log)
-    command = ["atelier.processes.torchrun", "--nproc-per-node", str(config.launch.processes)]
-    trainer = ["atelier.training", "--config", str(run.config("train")), "--run", str(run.root)]
     with SupervisedProcess(
-        [*command, *trainer], log, trainer_environment(config), repository_root()
+        trainer_command(run, config), log, trainer_environment(config), repository_root()
     ) as process:
         while (code := process.poll()) is None:
             tail.show()
             time.sleep(POLL_SECONDS)
     tail.show()
     return code
+
+
+def trainer_command(run: RunDirectory, config: RunConfig) -> list[str]:
+    """What `python -m` is given to train a run."""
+    torchrun = ["atelier.processes.torchrun", "--nproc-per-node", str(config.launch.processes)]
+    files = ["--config", str(run.config("train")), "--run", str(run.root)]
+    return [*torchrun, "atelier.training", *files]
 
 
 def trainer_environment(config: RunConfig) -> dict[str, str]:

@@ -286,10 +286,8 @@ class _Mirror:
 
     def _send_evaluation(self, one: Evaluation) -> None:
         written = int((one.folder / "summary.json").stat().st_mtime * 1000)
-        numbers = finite_numbers(one.summary)
-        self._log(
-            {(f"evaluation/{one.suite}/{k}", one.step): v for k, v in numbers.items()}, written
-        )
+        prefix = f"evaluation/{one.suite}"
+        self._log({(f"{prefix}/{k}", one.step): v for k, v in one.means.items()}, written)
 
     def _send_final(self, stage: str, record: dict[str, Any]) -> None:
         step = 0 if stage == "baseline" else self._config.train.steps

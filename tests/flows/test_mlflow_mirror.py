@@ -1,0 +1,218 @@
+"""The mirror against a real SQLite store, a real server, and no server at all."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from atelier.stages.run_file import read_run
+from atelier.tracking import mlflow_mirror
+from atelier.tracking.run_directory import RunDirectory
+from tests.support.fake_run import finish, open_fake_run, write_record, write_steps
+
+
+@pytest.fixture(scope="session")
+def store(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return f"sqlite:///{tmp_path_factory.mktemp('mlflow')}/mlflow.db"
+
+
+@pytest.fixture
+def client(store: str):
+    from mlflow import MlflowClient
+
+    return MlflowClient(store)
+
+
+@pytest.fixture
+def run(tmp_path: Path, store: str) -> RunDirectory:
+    return open_fake_run(tmp_path / tmp_path.name, store)
+
+
+@pytest.fixture(autouse=True)
+def forget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every test is a new process as far as the mirror's memory goes."""
+    monkeypatch.setattr(mlflow_mirror, "_left_alone_until", {})
+    monkeypatch.setattr(mlflow_mirror, "_asked_for_steps", set())
+
+
+def mirrored(client, run: RunDirectory):
+    return client.get_run(read_run(run)["mlflow_run_id"])
+
+
+def history(client, run: RunDirectory, key: str) -> list[tuple[int, float]]:
+    found = client.get_metric_history(mirrored(client, run).info.run_id, key)
+    return sorted((metric.step, metric.value) for metric in found)
+
+
+def children(client, run: RunDirectory):
+    parent = mirrored(client, run).info
+    return client.search_runs(
+        [parent.experiment_id], f"tags.`mlflow.parentRunId` = '{parent.run_id}'"
+    )
+
+
+def test_a_finished_run_is_there_once_however_often_it_is_sent(client, run):
+    finish(run)
+    for _ in range(3):
+        assert mlflow_mirror.sync(run)
+        (run.root / "mlflow.json").unlink()  # the memory of what was sent is lost
+        mlflow_mirror._asked_for_steps.clear()
+    found = mirrored(client, run)
+    assert found.info.status == "FINISHED"
+    assert found.data.params["algorithm.beta"] == "0.0"
+    assert found.data.params["rollout.window.size"] == "2"
+    assert found.data.tags["atelier.recipe"] == "tiny/base"
+    assert found.data.tags["prefect.flow_run_id"] == run.root.name
+    assert history(client, run, "reward/mean") == [(1, 0.01), (2, 0.02), (3, 0.03)]
+    assert "kl" not in found.data.metrics, "not a number is not sent"
+    assert [step for step, _ in history(client, run, "evaluation/ocr/similarity")] == [0, 2]
+    assert history(client, run, "final/similarity") == [(60, 0.7)]
+    names = [file.path for file in client.list_artifacts(found.info.run_id, "images")]
+    assert sorted(name.split("+")[2] for name in names if name.endswith(".png")) == ["0", "2"]
+    assert {(child.info.run_name, child.info.status) for child in children(client, run)} == {
+        (stage, "FINISHED")
+        for stage in ("prepare", "baseline", "train", "evaluate", "export", "report")
+    }
+    assert all(child.data.metrics == {"seconds": 5.0} for child in children(client, run))
+    inputs = {one.dataset.name: one.dataset.digest for one in found.inputs.dataset_inputs}
+    assert inputs == {"prompts-train": "a" * 32, "prompts-heldout": "b" * 32}
+    paths = {file.path for file in client.list_artifacts(found.info.run_id)}
+    assert {"config", "report", "images"} <= paths
+
+
+def test_the_export_is_a_logged_model(client, run, tmp_path):
+    finish(run)
+    assert mlflow_mirror.sync(run)
+    (output,) = mirrored(client, run).outputs.model_outputs
+    model = client.get_logged_model(output.model_id)
+    assert model.status == "READY"
+    files = Path(model.artifact_location.removeprefix("file://"))
+    assert (files / "merged/weights.bin").read_bytes() == b"weights"
+
+
+def test_steps_repeated_by_a_resumed_trainer_are_not_sent_again(client, run):
+    write_steps(run, range(1, 6))
+    assert mlflow_mirror.sync(run)
+    run.metrics.unlink()  # the resume cuts back to step 3, and trains 4 and 5 again
+    write_steps(run, range(1, 4))
+    assert mlflow_mirror.sync(run)
+    write_steps(run, range(4, 8), seconds=2.0)
+    mlflow_mirror._asked_for_steps.clear()
+    assert mlflow_mirror.sync(run)
+    assert [step for step, _ in history(client, run, "reward/mean")] == list(range(1, 8))
+    assert [value for _, value in history(client, run, "time/step")] == [1.0] * 5 + [2.0] * 2
+
+
+def test_many_steps_go_in_whole_batches(client, run, monkeypatch):
+    monkeypatch.setattr(mlflow_mirror, "METRICS_A_BATCH", 10)
+    write_steps(run, range(1, 31))
+    assert mlflow_mirror.sync(run)
+    assert [step for step, _ in history(client, run, "reward/mean")] == list(range(1, 31))
+
+
+def test_a_failed_stage_fails_the_run_until_it_is_resumed(client, run):
+    write_record(run, "train", "failed", error="Stopped: no scores")
+    assert mlflow_mirror.sync(run)
+    assert mirrored(client, run).info.status == "FAILED"
+    (child,) = children(client, run)
+    assert (child.info.status, child.data.tags["atelier.error"]) == ("FAILED", "Stopped: no scores")
+    write_record(run, "train", "running", started=20)
+    assert mlflow_mirror.sync(run)
+    assert mirrored(client, run).info.status == "RUNNING"
+
+
+def test_another_digest_opens_another_run(client, run, store, tmp_path):
+    write_steps(run, [1])
+    assert mlflow_mirror.sync(run)
+    first = mirrored(client, run).info.run_id
+    open_fake_run(run.root, store, "algorithm.beta=0.1")
+    assert mlflow_mirror.sync(run)
+    assert mirrored(client, run).info.run_id != first
+    assert mirrored(client, run).data.params["algorithm.beta"] == "0.1"
+    assert history(client, run, "reward/mean") == [(1, 0.01)]
+
+
+def test_four_processes_may_open_a_new_store_at_once(tmp_path):
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    runs = [open_fake_run(tmp_path / f"run-{index}", uri) for index in range(4)]
+    command = [sys.executable, "-m", "atelier.tracking.mlflow_mirror"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    started = [
+        subprocess.Popen([*command, str(run.root)], env=environment, stderr=subprocess.PIPE)
+        for run in runs
+    ]
+    for process in started:
+        _, errors = process.communicate(timeout=120)
+        assert process.returncode == 0, errors.decode()
+    assert len({read_run(run)["mlflow_run_id"] for run in runs}) == 4
+
+
+@pytest.fixture
+def address() -> tuple[str, int]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    return f"http://127.0.0.1:{port}", port
+
+
+def test_an_outage_loses_nothing_and_stalls_nothing(tmp_path, address, caplog):
+    uri, port = address
+    run = open_fake_run(tmp_path / "run", uri)
+    finish(run)
+    started = time.monotonic()
+    logging.getLogger("atelier").propagate = True
+    with caplog.at_level(logging.WARNING, "atelier"):
+        assert not mlflow_mirror.sync(run)
+    assert time.monotonic() - started < 15
+    assert "sent later" in caplog.text
+    started = time.monotonic()
+    assert not mlflow_mirror.sync(run), "left alone for a while"
+    assert time.monotonic() - started < 0.5
+    server = _start_server(tmp_path / "server", port)
+    try:
+        mlflow_mirror._left_alone_until.clear()  # the while is over
+        assert mlflow_mirror.sync(run)
+        from mlflow import MlflowClient
+
+        client = MlflowClient(uri)
+        assert [step for step, _ in history(client, run, "reward/mean")] == [1, 2, 3]
+        assert mirrored(client, run).info.status == "FINISHED"
+        assert len(children(client, run)) == 6
+    finally:
+        server.terminate()
+        server.wait(timeout=20)
+        shutil.rmtree(tmp_path / "server")
+
+
+def _start_server(folder: Path, port: int) -> subprocess.Popen[bytes]:
+    folder.mkdir()
+    server = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "mlflow", "server", "--workers", "1", "--port", str(port)),
+            *("--backend-store-uri", f"sqlite:///{folder}/mlflow.db"),
+            *("--artifacts-destination", str(folder / "artifacts")),
+        ],
+        env={**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        cwd=folder,
+    )
+    deadline = time.monotonic() + 90
+    while time.monotonic() < deadline:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=2):
+                return server
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.2)
+    server.kill()
+    raise AssertionError("the MLflow server did not come up")

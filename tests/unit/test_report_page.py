@@ -1,0 +1,81 @@
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from atelier.report.page import render
+from tests.support import fake_run
+
+
+class Outline(HTMLParser):
+    """Headings, and whether every tag that was opened was closed."""
+
+    VOID = frozenset({"meta", "img", "br", "i"})
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.headings, self.in_heading = [], [], False
+
+    def handle_starttag(self, tag, attributes):
+        self.in_heading = tag in ("h1", "h2")
+        if tag not in ("meta", "img", "line", "circle", "polyline", "polygon"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        self.in_heading = False
+        if tag not in ("line", "circle", "polyline", "polygon"):
+            assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.in_heading:
+            self.headings.append(data)
+
+
+def outline(page):
+    parser = Outline()
+    parser.feed(page)
+    assert parser.open == []
+    return parser.headings
+
+
+@pytest.fixture
+def run(tmp_path):
+    return fake_run.open_fake_run(tmp_path / "run", "sqlite:///unused.db")
+
+
+def test_a_finished_run_shows_all_sections_and_needs_no_network(run):
+    fake_run.finish(run)
+    page = render(run)
+    assert outline(page)[1:] == [
+        "Before and after",
+        "Curves",
+        "Same prompt, same noise: before and after",
+        "During training",
+        "Time",
+        "What it was made from",
+    ]
+    assert not re.search(r'(?:src|href)="(?!data:)|<script|@import|url\(', page)
+    assert "rose from 0.515 to 0.715" in page
+    assert "train.parquet" in page
+
+
+def test_text_from_images_and_prompts_is_escaped(run):
+    fake_run.finish(run)
+    page = render(run)
+    assert "A&amp;B" in page
+    assert "&lt;0&gt;" in page
+    assert "<0>" not in page
+
+
+def test_what_got_worse_is_shown(run):
+    fake_run.finish(run, level=0.3)
+    assert "What got worse most" in outline(render(run))
+    assert "made the model worse" in render(run)
+
+
+def test_a_run_that_only_began_has_a_page(run):
+    assert "Not evaluated yet." in render(run)
+    fake_run.write_steps(run, range(1, 8))
+    page = render(run)
+    assert "Curves" in outline(page)
+    assert "finite" in page, "a step with NaN is warned of"

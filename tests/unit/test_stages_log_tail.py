@@ -1,0 +1,49 @@
+import logging
+
+import pytest
+
+from atelier.stages.log_tail import LogTail, last_error
+
+TRACEBACK = """\
+Traceback (most recent call last):
+  File "x.py", line 1, in <module>
+    raise Stopped("no")
+atelier.errors.Stopped: step 3: only 10% of the images have a score
+  Mend the reward
+E1127 23:53:28.303000 7625 torch/distributed/elastic/multiprocessing/api.py:1028] failed
+============================================================
+"""
+
+
+@pytest.mark.parametrize(
+    ("log", "kind", "text"),
+    [
+        ("step 1\nPlanError: this plan cannot work:\n  train.steps: no\n", "PlanError", None),
+        (TRACEBACK, "Stopped", "step 3: only 10% of the images have a score\n  Mend the reward"),
+        ("[rank1]: RuntimeError: boom\n", "RuntimeError", "boom"),
+        ("Killed\n", None, "Killed"),
+        ("", None, "it wrote nothing"),
+    ],
+)
+def test_the_last_error_is_what_a_person_needs(tmp_path, log, kind, text):
+    path = tmp_path / "trainer.log"
+    path.write_text(log)
+    found = last_error(path)
+    assert found.kind == kind
+    if text is not None:
+        assert found.text == text
+
+
+def test_only_new_whole_lines_are_shown_and_no_noise(tmp_path, caplog):
+    path = tmp_path / "trainer.log"
+    path.write_text("of an earlier life\n")
+    tail = LogTail(path)
+    with caplog.at_level(logging.INFO, "atelier.trainer"), path.open("a") as file:
+        logging.getLogger("atelier").propagate = True
+        file.write("step 1\nW1127 23:53:28.303000 1 torch/x.py:1] noise\nstep")
+        file.flush()
+        tail.show()
+        file.write(" 2\nLoading: 0%|   | 0/9\rLoading: 100%|###| 9/9\n")
+        file.flush()
+        tail.show()
+    assert caplog.messages == ["step 1", "step 2"]
