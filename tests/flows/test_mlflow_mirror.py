@@ -87,7 +87,7 @@ def test_a_finished_run_is_there_once_however_often_it_is_sent(client, run):
     inputs = {one.dataset.name: one.dataset.digest for one in found.inputs.dataset_inputs}
     assert inputs == {"prompts-train": "a" * 32, "prompts-heldout": "b" * 32}
     paths = {file.path for file in client.list_artifacts(found.info.run_id)}
-    assert {"config", "report", "images"} <= paths
+    assert {"config", "report", "images", "ocr-step-000000.png", "ocr-step-000002.png"} <= paths
 
 
 def test_the_export_is_a_logged_model(client, run, tmp_path):

@@ -9,10 +9,8 @@ and an unfinished one goes on in its folder; with another one the folder is move
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import logging
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -26,6 +24,7 @@ from atelier.config.paths import repository_root
 from atelier.config.resolve import load_stage_config
 from atelier.config.schema import RunConfig
 from atelier.errors import ConfigError
+from atelier.processes.locks import hold
 from atelier.report.run_data import stage_folder
 from atelier.stages import mirroring, quiet
 from atelier.stages.files import identity_of, sha256
@@ -167,21 +166,12 @@ def read_record(folder: Path) -> dict[str, Any] | None:
 
 @contextmanager
 def _only_writer(run: RunDirectory, stage: str) -> Iterator[None]:
-    """Hold the stage's lock file, which names the pid that writes; a dead holder holds nothing."""
-    path = run.root / "locks" / f"{stage}.pid"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a+") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            file.seek(0)
+    with hold(run.root / "locks" / f"{stage}.pid") as other:
+        if other is not None:
             raise ConfigError(
-                f"{stage}: process {file.read().strip() or '?'} is writing {run.root}; "
+                f"{stage}: process {other} is writing {run.root}; "
                 "wait for it, or stop it, and try again"
-            ) from None
-        file.truncate(0)
-        file.write(str(os.getpid()))
-        file.flush()
+            )
         yield
 
 

@@ -86,6 +86,9 @@ def _policy(config: RunConfig) -> Iterator[SD3Policy]:
     """The policy on the run's device, given back afterwards: the trainer needs the memory."""
     disable_progress_bar()
     with join_world(config.launch) as world:
+        # As many threads as a rank of the trainer has: sums come out equal, and small operations
+        # are not shared out among threads that wait for each other.
+        torch.set_num_threads(max(1, config.launch.threads // config.launch.processes))
         try:
             yield SD3Policy.load(
                 config.policy, config.rollout, config.evaluation, config.train.seed, world.device

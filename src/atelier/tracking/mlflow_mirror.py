@@ -20,15 +20,17 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from PIL.Image import Image
+
 from atelier import telemetry
 from atelier.config.resolve import load_stage_config
 from atelier.config.schema import RunConfig
+from atelier.processes.locks import hold
 from atelier.report.grids import image_grid, image_paths
 from atelier.report.run_data import (
     Evaluation,
@@ -73,8 +75,8 @@ def sync(run: RunDirectory, deadline_seconds: float = 30.0) -> bool:
         Whether everything was sent. Otherwise (MLflow unreachable, deadline reached, another
         process at it) nothing is lost, and a later call sends the rest.
     """
-    with _alone(run) as alone:
-        if not alone:
+    with hold(run.root / "locks" / "mlflow.pid") as other:
+        if other is not None:
             return False
         config = load_stage_config(run.config("report"))
         uri = tracking_uri(config)
@@ -149,6 +151,7 @@ class _Mirror:
             name = f"{one.suite}:{one.step}"
             yield f"scores:{name}", partial(self._send_evaluation, one)
             yield f"images:{name}", partial(self._send_images, one)
+            yield f"compare:{name}", partial(self._send_grid, one)
         for stage, record in records.items():
             if record["status"] == "running":
                 continue
@@ -297,13 +300,21 @@ class _Mirror:
         self._log({(f"{name}/{key}", step): value for key, value in numbers.items()}, ended)
 
     def _send_images(self, one: Evaluation) -> None:
+        """A grid by step, for the slider of a run's page and of the charts."""
         key = f"evaluation/{one.suite}"
         prefix = f"images/{key.replace('/', '~')}+step+{one.step}+"
         there = self._client.list_artifacts(self._run_id, "images")
-        paths = image_paths(one.folder, self._config.tracking.images)
-        if paths and not any(file.path.startswith(prefix) for file in there):
-            grid = image_grid(paths, scale=2)
+        if not any(file.path.startswith(prefix) for file in there):
+            grid = self._grid(one)
             self._client.log_image(self._run_id, grid, key=key, step=one.step, synchronous=True)
+
+    def _send_grid(self, one: Evaluation) -> None:
+        """The same as a plain file: Compare shows those that both runs have, in their root."""
+        name = f"{one.suite}-step-{one.step:06d}.png"
+        self._client.log_image(self._run_id, self._grid(one), artifact_file=name)
+
+    def _grid(self, one: Evaluation) -> Image:
+        return image_grid(image_paths(one.folder, self._config.tracking.images), scale=2)
 
     # Results ---------------------------------------------------------------------------------
 
@@ -374,20 +385,6 @@ def _experiment(client: Any, config: RunConfig, uri: str) -> str:
             if found is None:
                 raise error
     return str(found.experiment_id)
-
-
-@contextmanager
-def _alone(run: RunDirectory) -> Iterator[bool]:
-    """Whether this call is the only one that mirrors the run."""
-    path = run.root / "locks" / "mlflow.pid"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a+") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-            return
-        yield True
 
 
 def _milliseconds(utc: str) -> int:

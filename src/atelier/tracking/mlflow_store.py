@@ -39,7 +39,7 @@ def ui_command(uri: str, port: int = 5000) -> str:
         return uri
     mlflow = Path(sys.executable).with_name("mlflow")
     arguments = ["server", "--backend-store-uri", uri, "--workers", "1", "--port", str(port)]
-    quiet = "MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false"
+    quiet = "MLFLOW_DISABLE_TELEMETRY=true MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false"
     return f"{quiet} {shlex.join([_short(mlflow), *arguments])}"
 
 

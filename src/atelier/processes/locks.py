@@ -1,0 +1,26 @@
+"""Lock files that name their holder. The kernel drops a lock with its holder, so none is stale."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def hold(path: Path) -> Iterator[str | None]:
+    """Hold the lock file `path` inside; yields None, or the pid of another holder (held not)."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            yield file.read().strip() or "unknown"
+            return
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        yield None
