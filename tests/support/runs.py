@@ -32,7 +32,7 @@ SETTINGS = (
     "train.steps=3",
     "train.checkpoint_every=1",
     "train.evaluate_every=0",
-    "train.learning_rate=3e-4",
+    "train.learning_rate=4e-5",
     "launch.device=cpu",
     "launch.threads=2",
 )

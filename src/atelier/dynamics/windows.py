@@ -16,16 +16,9 @@ from atelier.config.schema import WindowConfig
 from atelier.data.keys import key
 
 
-def window_range(config: WindowConfig, num_steps: int) -> tuple[int, int]:
-    """[low, high) of step indices the window may cover."""
-    if config.strategy == "all":
-        return 0, num_steps - 1
-    return config.range if config.range is not None else (0, num_steps // 2)
-
-
 def draw_window(config: WindowConfig, num_steps: int, seed: int, step: int) -> range:
     """The stochastic steps of training step `step`: a non-empty range inside [0, num_steps - 1)."""
-    low, high = window_range(config, num_steps)
+    low, high = config.bounds(num_steps)
     size = high - low if config.strategy == "all" else config.size
     start = random.Random(key("window", seed, step)).randint(low, high - size)
     return range(start, start + size)

@@ -53,10 +53,15 @@ def join_world(launch: LaunchConfig) -> Iterator[World]:
     torch.set_num_threads(max(1, launch.threads // size))
     if device.type == "cuda":
         torch.cuda.set_device(device)
+    # device_id binds NCCL at once, so a wrong card fails here and not in the first step.
+    bound = device if device.type == "cuda" else None
+    backend = "nccl" if bound else "gloo"
     if size > 1 or "RANK" in os.environ:
-        # device_id binds NCCL at once, so a wrong card fails here and not in the first step.
-        bound = device if device.type == "cuda" else None
-        dist.init_process_group("nccl" if bound else "gloo", device_id=bound)
+        dist.init_process_group(backend, device_id=bound)
+    elif launch.engine == "deepspeed":
+        # DeepSpeed wants a process group for one process too; a store in memory needs no port.
+        store = dist.HashStore()
+        dist.init_process_group(backend, store=store, rank=0, world_size=1, device_id=bound)
     try:
         yield World(rank, size, device)
     finally:

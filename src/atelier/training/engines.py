@@ -215,6 +215,9 @@ class DeepSpeedEngine:
                 "step": torch.tensor(float(state.updates)),
                 **{kind: torch.zeros_like(partition) for kind in MOMENTS},
             }
+        if self._stage != 3:
+            # ZeRO-2 finds a parameter's moments once they exist, and looks after its first step.
+            self._engine.optimizer._lazy_init_hp_params_optimizer_state()
         for name, moments in state.moments.items():
             for kind in MOMENTS:
                 self._put_moment(self._trainable[name], moments[kind], kind)

@@ -15,10 +15,10 @@ from atelier.training.distributed import World
 class Journal:
     """Metrics and events of a run; ranks other than the main one write nothing."""
 
-    def __init__(self, run: RunDirectory, world: World, console: TextIO = sys.stdout) -> None:
+    def __init__(self, run: RunDirectory, world: World, console: TextIO | None = None) -> None:
         self.run = run
         self._main = world.is_main
-        self._console = console
+        self._console = console or sys.stdout
         self._started = time.monotonic()
         self._steps_here = 0
         if self._main:

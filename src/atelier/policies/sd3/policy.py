@@ -22,9 +22,9 @@ from atelier.config.schema import EvaluationConfig, PolicyConfig, RolloutConfig
 from atelier.data.keys import key
 from atelier.dynamics.transitions import DYNAMICS, Step, Transition, ode, sample, steps_of
 from atelier.dynamics.windows import draw_window
-from atelier.errors import ConfigError
 from atelier.policies.base import Replay, Rollout, Sample
 from atelier.policies.sd3.conditions import Conditions, PromptEncoder
+from atelier.policies.sd3.loading import load_pipeline
 from atelier.policies.sd3.lora import add_adapter
 
 AUTOCAST_DTYPES = {"float32": None, "bfloat16": torch.bfloat16}
@@ -72,16 +72,7 @@ class SD3Policy:
         device: torch.device | str,
     ) -> SD3Policy:
         """Load a pipeline directory or hub id in float32 (`policy.path`)."""
-        try:
-            pipeline = StableDiffusion3Pipeline.from_pretrained(
-                policy.path, dtype=torch.float32
-            )
-        except (OSError, ValueError) as error:
-            raise ConfigError(
-                f"policy.path: {policy.path!r} is not a Stable Diffusion 3 pipeline that can be "
-                f"loaded ({error})"
-            ) from error
-        pipeline.set_progress_bar_config(disable=True)
+        pipeline = load_pipeline(policy.path)
         return cls(pipeline, policy, rollout, evaluation, seed, torch.device(device))
 
     def _make_module(self) -> nn.Module:

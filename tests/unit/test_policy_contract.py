@@ -1,0 +1,156 @@
+"""What every policy must hold for the loop to mean anything, shown on a flow and a token policy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from atelier.algorithms.kl import KL_FORMS
+from atelier.config.schema import EvaluationConfig, LoraConfig, PolicyConfig, RolloutConfig
+from atelier.data.prompts import Prompt
+from atelier.policies.base import Policy, Sample
+from atelier.policies.sd3.policy import SD3Policy
+from tests.support.runs import untrained_pipeline
+from tests.support.toy_token_policy import ToyTokenPolicy
+
+PROMPTS = [Prompt(0, 0, 'the word "KEM" in red', {}), Prompt(1, 0, "two blue circles", {})]
+
+
+def sd3(**settings) -> SD3Policy:
+    policy = PolicyConfig(
+        path=str(untrained_pipeline()), max_sequence_length=16, **settings.pop("policy", {})
+    )
+    rollout = RolloutConfig(num_inference_steps=4, **settings)
+    return SD3Policy.load(policy, rollout, EvaluationConfig(num_inference_steps=4), 1, "cpu")
+
+
+POLICIES = {
+    "sd3-cps": lambda: sd3(noise_level=0.8),
+    "sd3-sde": lambda: sd3(dynamics="flow_sde", noise_level=0.3),
+    "sd3-guided": lambda: sd3(guidance_scale=3.0),
+    "sd3-lora": lambda: sd3(policy={"trainable": "lora", "lora": LoraConfig(rank=4, alpha=8)}),
+    "token": lambda: ToyTokenPolicy(1),
+}
+
+
+@pytest.fixture(params=POLICIES, name="policy")
+def _policy(request: pytest.FixtureRequest) -> Policy:
+    torch.set_num_threads(1)
+    return POLICIES[request.param]()
+
+
+def samples(count: int = 8) -> list[Sample]:
+    return [Sample(i, i // 4, PROMPTS[i // 4]) for i in range(count)]
+
+
+def replayed(policy: Policy, rollout, with_reference: bool = False):
+    return [
+        policy.replay(policy.module, rollout, actions, with_reference)
+        for actions in policy.action_slices(rollout)
+    ]
+
+
+def test_replay_repeats_the_rollout(policy: Policy) -> None:
+    policy.begin_step(1)
+    rollout = policy.rollout(policy.module, samples())
+    log_probs = torch.cat([part.log_prob for part in replayed(policy, rollout)], dim=1)
+    assert log_probs.shape == rollout.old_log_probs.shape
+    assert (log_probs - rollout.old_log_probs).abs().max() < 1e-6
+    assert log_probs.requires_grad
+
+
+def test_every_trained_parameter_can_get_a_gradient(policy: Policy) -> None:
+    policy.begin_step(1)
+    rollout = policy.rollout(policy.module, samples())
+    sum(part.log_prob.sum() for part in replayed(policy, rollout)).backward()
+    with_gradient = [p for p in policy.trainable().values() if p.grad is not None and p.grad.any()]
+    # A new adapter A gets none, since its B is zero, nor does what one layer leaves unused.
+    assert len(with_gradient) >= len(policy.trainable()) // 3
+
+
+def test_images_depend_on_sample_ids_and_not_on_their_batch(policy: Policy) -> None:
+    policy.begin_step(1)
+    whole = policy.rollout(policy.module, samples())
+    reordered = policy.rollout(policy.module, samples()[::-1])
+    difference = np.abs(whole.images.astype(int) - reordered.images[::-1].astype(int))
+    assert difference.max() <= 1
+    assert len(np.unique(whole.images.reshape(8, -1), axis=0)) > 4, "noise must differ by sample"
+
+
+def test_steps_draw_other_noise(policy: Policy) -> None:
+    policy.begin_step(1)
+    first = policy.rollout(policy.module, samples()).images
+    policy.begin_step(2)
+    assert not np.array_equal(first, policy.rollout(policy.module, samples()).images)
+    policy.begin_step(1)
+    assert np.array_equal(first, policy.rollout(policy.module, samples()).images)
+
+
+def test_the_reference_is_the_policy_before_training(policy: Policy) -> None:
+    policy.prepare_reference()
+    policy.begin_step(1)
+    rollout = policy.rollout(policy.module, samples())
+    for part in replayed(policy, rollout, with_reference=True):
+        for form in policy.kl_forms:
+            assert KL_FORMS[form](part.statistics).abs().max() < 1e-10
+    with torch.no_grad():
+        for parameter in policy.trainable().values():
+            parameter.add_(0.05)
+    for form in policy.kl_forms:
+        moved = [
+            KL_FORMS[form](part.statistics).mean()
+            for part in replayed(policy, rollout, with_reference=True)
+        ]
+        assert sum(moved) > 0
+        assert sum(moved).requires_grad
+
+
+def test_evaluation_images_are_fixed_by_their_keys(policy: Policy) -> None:
+    texts = [prompt.text for prompt in PROMPTS]
+    first = policy.generate(policy.module, texts, [5, 6])
+    assert first.dtype == np.uint8
+    assert np.array_equal(first, policy.generate(policy.module, texts, [5, 6]))
+    assert not np.array_equal(first, policy.generate(policy.module, texts, [7, 8]))
+
+
+def test_a_fresh_module_takes_the_trained_tensors(policy: Policy) -> None:
+    names = set(policy.trainable())
+    assert names
+    assert names <= {name for name, _ in policy.fresh_module().named_parameters()}
+
+
+def test_sd3_generates_what_the_plain_pipeline_generates() -> None:
+    policy = sd3()
+    texts = [prompt.text for prompt in PROMPTS]
+    ours = policy.generate(policy.module, texts, [1, 2])
+    plain = policy._pipeline(
+        texts,
+        num_inference_steps=4,
+        guidance_scale=1.0,
+        latents=policy.noise([1, 2])[:, 0],
+        output_type="np",
+    ).images
+    assert np.abs((plain * 255).round() - ours).max() <= 1
+
+
+def test_cached_embeddings_equal_recomputed_ones() -> None:
+    policy, other = sd3(), sd3()
+    texts = [prompt.text for prompt in PROMPTS]
+    policy._encoder.encode(texts)
+    again, fresh = policy._encoder.encode(texts[1:]), other._encoder.encode(texts[1:])
+    assert torch.equal(again.embeddings, fresh.embeddings)
+    assert torch.equal(again.pooled, fresh.pooled)
+
+
+def test_outside_the_window_the_rollout_is_the_deterministic_sampler() -> None:
+    """With noise 0 inside it too, a rollout draws the evaluation's images."""
+    policy = sd3(noise_level=0.0)
+    policy.begin_step(1)
+    batch = samples()
+    rollout = policy.rollout(policy.module, batch)
+    from atelier.data.keys import key
+
+    noise = policy.noise([key("rollout", 1, 1, one.index) for one in batch], 3)[:, 0]
+    images = policy.generate_from(policy.module, [one.prompt.text for one in batch], noise)
+    assert np.abs(images.astype(int) - rollout.images.astype(int)).max() <= 1
