@@ -65,11 +65,14 @@ def run_variant(
     visible = {"CUDA_VISIBLE_DEVICES": str(number % gpus)} if gpus else {}
     run = prepared(root, recipe, overrides, number)
     config = resolve(recipe, overrides)
+    trainer = ["-m", "atelier.training"]
+    if config.launch.processes > 1:
+        ranks = ["--nproc-per-node", str(config.launch.processes), "atelier.training"]
+        trainer = ["-m", "atelier.processes.torchrun", *ranks]
     started = time.monotonic()
     with (run.root / "trainer.log").open("w") as log:
         code = subprocess.run(
-            [sys.executable, "-m", "atelier.training"]
-            + [f"--config={run.config('train')}", f"--run={run.root}"],
+            [sys.executable, *trainer, f"--config={run.config('train')}", f"--run={run.root}"],
             stdout=log,
             stderr=subprocess.STDOUT,
             check=False,

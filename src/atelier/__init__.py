@@ -1,3 +1,3 @@
-"""Atelier: GRPO post-training of image generators as a pipeline that can be run, resumed, compared and trusted."""
+"""Atelier: GRPO post-training of image generators as a pipeline to run, resume and trust."""
 
 __version__ = "0.1.0"

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -107,11 +108,11 @@ DYNAMICS = {
 
 
 def sample(transition: Transition, noise: Tensor) -> Tensor:
-    """Draw x_next with standard normal `noise` of the shape of x; detached, never differentiated."""
+    """Draw x_next with standard normal `noise` of the shape of x; never differentiated."""
     return (transition.mean + transition.std * noise).detach()
 
 
 def steps_of(sigmas: Tensor) -> list[Step]:
     """The transitions of a schedule of N + 1 sigmas, 1 first and 0 last."""
     values = [float(sigma) for sigma in sigmas.to(torch.float64)]
-    return [Step(a, b, values[1]) for a, b in zip(values, values[1:], strict=False)]
+    return [Step(a, b, values[1]) for a, b in pairwise(values)]

@@ -61,7 +61,7 @@ def read_json_lines(path: Path, start: int = 0) -> Iterator[tuple[int, dict[str,
 
 
 def _finite(value: Any) -> Any:
-    """JSON has no NaN or infinity: they become strings, so that no reader takes them for numbers."""
+    """JSON has no NaN or infinity: they become strings, which no reader takes for numbers."""
     if isinstance(value, float) and not math.isfinite(value):
         return repr(value)
     if isinstance(value, dict):

@@ -9,6 +9,7 @@ optimizer's state goes in afterwards.
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -103,7 +104,10 @@ class DdpEngine:
         self._world_size = world.size
         self.module: nn.Module = module
         if world.size > 1:
-            self.module = nn.parallel.DistributedDataParallel(module, broadcast_buffers=False)
+            with warnings.catch_warnings():
+                # The only buffer is a constant table. The option's successor came with torch 2.14.
+                warnings.filterwarnings("ignore", "`broadcast_buffers`", FutureWarning)
+                self.module = nn.parallel.DistributedDataParallel(module, broadcast_buffers=False)
 
     def accumulate(self, last: bool) -> AbstractContextManager[Any]:
         if isinstance(self.module, nn.parallel.DistributedDataParallel) and not last:

@@ -81,10 +81,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def from_arguments(namespace: argparse.Namespace) -> Options:
     """The options that `add_arguments` parsed."""
-    values = {item.name: getattr(namespace, item.name) for item in fields(Options)}
-    return Options(
-        **{
-            name: tuple(value) if isinstance(value, list) else value
-            for name, value in values.items()
-        }
-    )
+    values: dict[str, Any] = {item.name: getattr(namespace, item.name) for item in fields(Options)}
+    lists = {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
+    return Options(**{**values, **lists})
