@@ -154,3 +154,22 @@ def test_outside_the_window_the_rollout_is_the_deterministic_sampler() -> None:
     noise = policy.noise([key("rollout", 1, 1, one.index) for one in batch], 3)[:, 0]
     images = policy.generate_from(policy.module, [one.prompt.text for one in batch], noise)
     assert np.abs(images.astype(int) - rollout.images.astype(int)).max() <= 1
+
+
+def test_a_window_of_all_steps_is_full_training() -> None:
+    """Same rollouts, log-probs and gradients, bit for bit."""
+    full = sd3(window={"strategy": "all"})
+    fast = sd3(window={"strategy": "fast", "size": 3, "range": (0, 3)})
+    results = []
+    for policy in (full, fast):
+        policy.begin_step(1)
+        rollout = policy.rollout(policy.module, samples())
+        sum(part.log_prob.sum() for part in replayed(policy, rollout)).backward()
+        gradients = [parameter.grad for parameter in policy.trainable().values()]
+        results.append((rollout, [g for g in gradients if g is not None]))
+    (ours, our_gradients), (theirs, their_gradients) = results
+    assert ours.old_log_probs.shape == (8, 3)
+    assert torch.equal(ours.old_log_probs, theirs.old_log_probs)
+    assert np.array_equal(ours.images, theirs.images)
+    assert our_gradients
+    assert all(torch.equal(a, b) for a, b in zip(our_gradients, their_gradients, strict=True))

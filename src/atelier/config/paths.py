@@ -28,3 +28,19 @@ def repository_root() -> Path:
 def from_root(path: str | Path) -> Path:
     """`path` as it is when absolute, else relative to the repository."""
     return repository_root() / path
+
+
+def is_file(path: Path) -> bool:
+    """Whether there is such a file; a name that no file system takes is none."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
+
+
+def is_directory(path: Path) -> bool:
+    """Whether there is such a directory; a name that no file system takes is none."""
+    try:
+        return path.is_dir()
+    except OSError:
+        return False

@@ -82,7 +82,7 @@ def _value(value: Any) -> str:
 
 def _origin(path: KeyPath, origins: Mapping[KeyPath, Origin]) -> Origin | None:
     """Where the key, or else the section around it, was written."""
-    for length in range(len(path), 0, -1):
+    for length in range(len(path), -1, -1):
         if path[:length] in origins:
             return origins[path[:length]]
     return None

@@ -41,7 +41,7 @@ def load_stage_config(path: Path) -> RunConfig:
     if set(layer.values) != {"stage", "digest", "config"}:
         raise ConfigError(f"{name}: not a resolved stage file (stage, digest and config)")
     stage, expected = layer.values["stage"], layer.values["digest"]
-    if stage not in SHAPED_BY:
+    if not isinstance(stage, str) or stage not in SHAPED_BY:
         raise ConfigError(f"{name}: stage: {stage!r} is none of {', '.join(SHAPED_BY)}")
     try:
         config = RunConfig.model_validate_json(json.dumps(layer.values["config"]), strict=True)
@@ -49,6 +49,7 @@ def load_stage_config(path: Path) -> RunConfig:
         origins = {
             key[1:]: origin for key, origin in layer.origins.items() if key[:1] == ("config",)
         }
+        origins[()] = Origin(name)
         raise ConfigError("\n".join(describe(error, origins))) from error
     if stage_digest(config, stage) != expected:
         raise ConfigError(

@@ -127,7 +127,7 @@ def _from_row(path: Path, index: int, row: Any) -> Prompt:
     try:
         metadata = json.loads(row.metadata)
         prompt_id, dataset_id = int(row.prompt_id), int(row.dataset_id)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise DataError(f"{path}: row {index}: not a prompt ({error})") from error
     if not isinstance(metadata, dict) or not isinstance(row.text, str):
         raise DataError(f"{path}: row {index}: text must be a string and metadata a JSON object")

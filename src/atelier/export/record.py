@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from atelier.errors import CheckpointError
 from atelier.export.base import BasePipeline, local_base
@@ -79,6 +79,8 @@ def read_record(directory: Path) -> ExportRecord:
         fields["weights"] = WrittenWeights(**fields["weights"])
         for name in ("effect", "difference"):
             fields[name] = ImageDifference(**fields[name]) if fields[name] else None
+        if fields["format"] not in get_args(Format) or not isinstance(fields["base"], str):
+            raise ValueError(f"format {fields['format']!r}, base {fields['base']!r}")
         return ExportRecord(**fields)
     except FileNotFoundError:
         raise CheckpointError(

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor
 
 from atelier.config.digest import stage_digest
 from atelier.config.schema import RunConfig
 from atelier.data.prompts import Prompt, read_prompts
-from atelier.errors import CheckpointError, ConfigError
+from atelier.errors import CheckpointError
 from atelier.export.base import open_base
 from atelier.export.card import Provenance
 from atelier.export.formats import ExportReport, ExportRequest, export_formats
@@ -22,7 +20,13 @@ from atelier.export.reference import Reference
 from atelier.export.summary import write_summary
 from atelier.policies.sd3.policy import SD3Policy
 from atelier.tracking.run_directory import RunDirectory
-from atelier.training.checkpoint import MANIFEST, latest_checkpoint, verify_manifest
+from atelier.training.checkpoint import (
+    MANIFEST,
+    latest_checkpoint,
+    put_weights,
+    read_weights,
+    verify_manifest,
+)
 from atelier.training.distributed import join_world
 from atelier.training.trainer import evaluation_key
 
@@ -51,7 +55,7 @@ def export_run(
     if checkpoint is None:
         raise CheckpointError(f"{run.checkpoints}: no checkpoint: train before exporting")
     verify_manifest(checkpoint)
-    tensors = _load_weights(checkpoint, config)
+    tensors = read_weights(checkpoint, config.export.weights)
     prompts = read_prompts(run.data / "heldout.parquet")[: config.export.verify_prompts]
     with join_world(config.launch) as world:  # the threads and the device of the evaluation
         device = world.device.type
@@ -100,7 +104,7 @@ def make_reference(
     latents = policy.noise([evaluation_key(config.evaluation.seed, one) for one in prompts])[:, 0]
     with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):  # as in clean_process.py
         before = policy.generate_from(policy.module, texts, latents)
-        _load_into(policy.trainable(), tensors)
+        put_weights(policy.trainable(), tensors)
         after = policy.generate_from(policy.module, texts, latents)
     return Reference(
         latents=latents,
@@ -113,26 +117,3 @@ def make_reference(
             "max_sequence_length": config.policy.max_sequence_length,
         },
     )
-
-
-def _load_into(parameters: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> None:
-    if set(parameters) != set(tensors):
-        raise CheckpointError(
-            f"the checkpoint holds {len(tensors)} tensors, the policy trains {len(parameters)}; "
-            f"only on one side: {sorted(set(parameters) ^ set(tensors))[:3]}"
-        )
-    with torch.no_grad():
-        for name, parameter in parameters.items():
-            parameter.copy_(tensors[name])
-
-
-def _load_weights(checkpoint: Path, config: RunConfig) -> dict[str, Tensor]:
-    if config.export.weights == "raw":
-        return load_file(checkpoint / "trainable.safetensors")
-    averaged = checkpoint / "ema.safetensors"
-    if not averaged.exists():
-        raise ConfigError(
-            f"export.weights: ema, but {checkpoint} holds no moving average "
-            "(train.ema.enabled: false): set export.weights: raw"
-        )
-    return load_file(averaged)

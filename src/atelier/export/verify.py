@@ -113,9 +113,13 @@ def check_adapter_file(directory: Path, record: ExportRecord) -> None:
             f"{path}: {len(matched)} of {expected.tensors} expected keys are LoRA parameters under "
             f"`transformer.`, the file holds {len(keys)}: diffusers would silently skip the others"
         )
-    fields = json.loads(metadata.get("lora_adapter_metadata", "{}"))
-    rank, alpha = fields.get("transformer.r"), fields.get("transformer.lora_alpha")
-    if not rank or not alpha or [alpha / rank] != expected.scaling:
+    try:
+        fields = json.loads(metadata.get("lora_adapter_metadata", "{}"))
+        rank, alpha = fields.get("transformer.r"), fields.get("transformer.lora_alpha")
+        scaling = [alpha / rank] if rank and alpha else []
+    except (ValueError, AttributeError, TypeError) as error:
+        raise CheckpointError(f"{path}: metadata lora_adapter_metadata: {error}") from error
+    if not scaling or scaling != expected.scaling:
         raise CheckpointError(
             f"{path}: metadata says alpha {alpha} and rank {rank}, trained at scale "
             f"{expected.scaling}: diffusers would silently load it at another scale"

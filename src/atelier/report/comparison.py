@@ -66,14 +66,21 @@ def _signed(value: float) -> str:
 
 
 def read_comparison(run: RunDirectory) -> list[ComparedMetric]:
-    """What the evaluate stage compared, what matters most first; empty before it ran."""
+    """What the evaluate stage compared, what matters most first; empty before it ran.
+
+    Raises:
+        DataError: comparison.json is not what that stage writes.
+    """
     path = run.evaluate / "comparison.json"
     if not path.exists():
         return []
-    rows: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
+    try:
+        rows: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
+        compared = [ComparedMetric(**row) for row in rows]
+    except (OSError, ValueError, TypeError) as error:
+        raise DataError(f"{path}: not a comparison of evaluations: {error}") from error
     order = {name: index for index, name in enumerate(LABELS)}
-    rows.sort(key=lambda row: (order.get(row["metric"], len(order)), row["metric"]))
-    return [ComparedMetric(**row) for row in rows]
+    return sorted(compared, key=lambda row: (order.get(row.metric, len(order)), row.metric))
 
 
 def headline(rows: Sequence[ComparedMetric]) -> str:

@@ -5,7 +5,6 @@ Reads files and nothing else, and takes a run at any time: what is not there yet
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from atelier.tracking.events import read_json_lines
-from atelier.tracking.run_directory import STAGES, RunDirectory
+from atelier.tracking.run_directory import STAGES, RunDirectory, read_json_object
 
 _STEP_FOLDER = re.compile(r"step-(\d+)")
 
@@ -29,7 +28,7 @@ class Evaluation:
 
     @property
     def summary(self) -> dict[str, Any]:
-        return dict(json.loads((self.folder / "summary.json").read_text(encoding="utf-8")))
+        return read_json_object(self.folder / "summary.json")
 
     @property
     def means(self) -> dict[str, float]:
@@ -63,7 +62,7 @@ def stage_records(run: RunDirectory) -> dict[str, dict[str, Any]]:
     for stage in STAGES:
         path = stage_folder(run, stage) / "stage.json"
         if path.exists():
-            records[stage] = json.loads(path.read_text(encoding="utf-8"))
+            records[stage] = read_json_object(path)
     return records
 
 

@@ -45,12 +45,12 @@ def _inputs(run: RunDirectory, config: RunConfig) -> list[Path]:
 def _work(stage: Stage) -> dict[str, Any]:
     from atelier.evaluation.files import read_evaluation
     from atelier.evaluation.results import compare
-    from atelier.stages.heldout import checkpoint_weights, evaluate_weights
-    from atelier.training.checkpoint import verify_manifest
+    from atelier.stages.heldout import evaluate_weights
+    from atelier.training.checkpoint import read_weights, verify_manifest
 
     checkpoint = last_checkpoint(stage.run)
     verify_manifest(checkpoint)
-    weights = checkpoint_weights(checkpoint, stage.config)
+    weights = read_weights(checkpoint, stage.config.export.weights)
     after = evaluate_weights(stage.run, stage.config, stage.folder, weights)
     before = read_evaluation(stage.run.baseline)
     comparisons = compare(before, after, stage.config.evaluation.bootstrap_samples)

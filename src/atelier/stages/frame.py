@@ -9,7 +9,6 @@ and an unfinished one goes on in its folder; with another one the folder is move
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -23,13 +22,13 @@ from atelier.config.digest import stage_digest
 from atelier.config.paths import repository_root
 from atelier.config.resolve import load_stage_config
 from atelier.config.schema import RunConfig
-from atelier.errors import ConfigError
+from atelier.errors import ConfigError, DataError
 from atelier.processes.locks import hold
 from atelier.report.run_data import stage_folder
 from atelier.stages import mirroring, quiet
 from atelier.stages.files import identity_of, sha256
 from atelier.stages.run_file import ensure_run
-from atelier.tracking.run_directory import STAGES, RunDirectory, write_json
+from atelier.tracking.run_directory import STAGES, RunDirectory, read_json_object, write_json
 
 logger = logging.getLogger(__name__)
 
@@ -159,9 +158,24 @@ def open_stage(
 
 
 def read_record(folder: Path) -> dict[str, Any] | None:
-    """`stage.json` of a stage folder, or None when there is none."""
+    """`stage.json` of a stage folder, or None when there is none.
+
+    Raises:
+        DataError: it is no stage's record.
+    """
     path = folder / RECORD
-    return dict(json.loads(path.read_text())) if path.exists() else None
+    if not path.exists():
+        return None
+    record = read_json_object(path)
+    required = {"identity", "status"}
+    if record.get("status") == "done":
+        required |= {"outputs", "summary"}
+    if missing := sorted(required - record.keys()):
+        raise DataError(
+            f"{path}: no {', '.join(missing)}: not a stage's record; put it back, or remove it: "
+            f"the stage is done again then, and {folder.name} kept aside"
+        )
+    return record
 
 
 @contextmanager

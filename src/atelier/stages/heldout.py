@@ -10,19 +10,17 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from diffusers.utils.logging import disable_progress_bar
 from numpy.typing import NDArray
-from safetensors.torch import load_file
 from torch import Tensor
 
 from atelier.config.schema import RunConfig
 from atelier.data.prompts import Prompt, read_prompts
-from atelier.errors import CheckpointError, ConfigError
 from atelier.evaluation.files import write_images, write_results
 from atelier.evaluation.ocr import evaluate
 from atelier.evaluation.results import Evaluation
 from atelier.policies.sd3.policy import SD3Policy
 from atelier.tracking.run_directory import RunDirectory
+from atelier.training.checkpoint import put_weights
 from atelier.training.distributed import join_world
 from atelier.training.trainer import evaluation_key
 
@@ -42,7 +40,7 @@ def evaluate_weights(
     prompts = read_prompts(run.data / "heldout.parquet")[: config.evaluation.prompts]
     with _policy(config) as policy:
         if weights is not None:
-            put_weights(policy.module, weights)
+            put_weights(policy.trainable(), weights)
         images = _generate(policy, prompts, config)
     write_images(folder, images)
     evaluation = evaluate(images, prompts, config.evaluation)
@@ -50,41 +48,9 @@ def evaluate_weights(
     return evaluation
 
 
-def checkpoint_weights(checkpoint: Path, config: RunConfig) -> dict[str, Tensor]:
-    """The tensors that are evaluated and exported: averaged or last (`export.weights`).
-
-    Raises:
-        ConfigError: there is no moving average.
-    """
-    averaged = checkpoint / "ema.safetensors"
-    if config.export.weights == "raw":
-        return load_file(checkpoint / "trainable.safetensors")
-    if not averaged.exists():
-        raise ConfigError(
-            "export.weights: ema, but train.ema.enabled is false and there is no average; "
-            "set export.weights=raw"
-        )
-    return load_file(averaged)
-
-
-def put_weights(module: torch.nn.Module, weights: Mapping[str, Tensor]) -> None:
-    """Load trained tensors into a module that holds them all.
-
-    Raises:
-        CheckpointError: a tensor has no place, which a plain load would pass over in silence.
-    """
-    result = module.load_state_dict(dict(weights), strict=False)
-    if result.unexpected_keys or not weights:
-        raise CheckpointError(
-            f"{len(result.unexpected_keys)} of {len(weights)} trained tensors have no place in "
-            f"the model: {result.unexpected_keys[:3]}"
-        )
-
-
 @contextmanager
 def _policy(config: RunConfig) -> Iterator[SD3Policy]:
     """The policy on the run's device, given back afterwards: the trainer needs the memory."""
-    disable_progress_bar()
     with join_world(config.launch) as world:
         # As many threads as a rank of the trainer has: sums come out equal, and small operations
         # are not shared out among threads that wait for each other.

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from atelier.config.digest import stage_digest
-from atelier.config.paths import from_root, repository_root
+from atelier.config.paths import from_root, is_file, repository_root
 from atelier.config.plan import plan
 from atelier.config.resolve import load_stage_config, resolve, write_stage_configs
 from atelier.config.schema import RunConfig
-from atelier.errors import ConfigError
-from atelier.tracking.run_directory import STAGES, RunDirectory, write_json
+from atelier.errors import ConfigError, DataError
+from atelier.tracking.run_directory import STAGES, RunDirectory, read_json_object, write_json
 
 FORMAT = 1
 
@@ -75,9 +75,9 @@ def open_run(
     Raises:
         ConfigError, PlanError: the configuration cannot be used; nothing was written.
     """
-    run = find_run(resume) if resume else RunDirectory(runs_root() / flow_run_id)
+    run = find_run(resume) if resume is not None else RunDirectory(runs_root() / flow_run_id)
     before = read_run(run) if run.run_file.exists() else None
-    if before and not (resume and (recipe or overrides)):
+    if before and not (resume is not None and (recipe or overrides)):
         write_run(run, load_stage_config(run.config("report")), None, flow_run_id)
         return run
     if before:
@@ -94,12 +94,20 @@ def read_run(run: RunDirectory) -> dict[str, Any]:
     """run.json.
 
     Raises:
-        ConfigError: it is missing or not JSON.
+        DataError: it is missing or not what `write_run` writes.
     """
-    try:
-        return dict(json.loads(run.run_file.read_text(encoding="utf-8")))
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{run.run_file} is no run file: {error}") from error
+    value = read_json_object(run.run_file)
+    overrides = value.get("overrides")
+    if not (
+        isinstance(value.get("digests"), dict)
+        and isinstance(value.get("recipe"), str | None)
+        and isinstance(overrides, list)
+        and all(isinstance(one, str) for one in overrides)
+    ):
+        raise DataError(
+            f"{run.run_file}: not a run file: it must hold digests, recipe and overrides"
+        )
+    return value
 
 
 def find_run(name: str) -> RunDirectory:
@@ -109,7 +117,7 @@ def find_run(name: str) -> RunDirectory:
         ConfigError: there is none.
     """
     for path in (Path(name), runs_root() / name):
-        if (path / "run.json").is_file():
+        if name and is_file(path / "run.json"):
             return RunDirectory(path.resolve())
     raise ConfigError(f"no run {name!r}: neither a run directory nor an id under {runs_root()}")
 

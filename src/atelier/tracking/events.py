@@ -13,6 +13,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from atelier.errors import DataError
+
 
 class JsonLines:
     """One JSON-lines file, opened for appending."""
@@ -35,7 +37,17 @@ class JsonLines:
         return self._file.tell()
 
     def cut_back(self, offset: int) -> None:
-        """Drop everything after `offset` bytes (what a killed life wrote after its checkpoint)."""
+        """Drop everything after `offset` bytes (what a killed life wrote after its checkpoint).
+
+        Raises:
+            DataError: the file is shorter; cutting would fill it up with NUL bytes.
+        """
+        size = self._file.seek(0, os.SEEK_END)
+        if size < offset:
+            raise DataError(
+                f"{self.path}: holds {size} bytes, but its checkpoint was written when it held "
+                f"{offset}: lines were lost; put the file back, or move its folder aside"
+            )
         self._file.truncate(offset)
         self._file.seek(0, os.SEEK_END)
 
@@ -47,6 +59,9 @@ def read_json_lines(path: Path, start: int = 0) -> Iterator[tuple[int, dict[str,
     """Yield (offset after the record, record) for every complete line from byte `start` on.
 
     A last line without its newline is still being written, and is left for the next call.
+
+    Raises:
+        DataError: a complete line is no JSON object (file and byte named).
     """
     if not path.exists():
         return
@@ -56,8 +71,18 @@ def read_json_lines(path: Path, start: int = 0) -> Iterator[tuple[int, dict[str,
         for line in file:
             if not line.endswith(b"\n"):
                 return
+            yield offset + len(line), _record(path, offset, line)
             offset += len(line)
-            yield offset, json.loads(line)
+
+
+def _record(path: Path, offset: int, line: bytes) -> dict[str, Any]:
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path}: the line at byte {offset} is not JSON: {error}") from error
+    if not isinstance(record, dict):
+        raise DataError(f"{path}: the line at byte {offset} is no JSON object")
+    return record
 
 
 def _finite(value: Any) -> Any:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from atelier.errors import DataError
+
 STAGES = ("prepare", "baseline", "train", "evaluate", "export", "report")
 
 
@@ -80,3 +82,18 @@ def write_text_atomically(path: Path, text: str) -> None:
 def write_json(path: Path, value: Any) -> None:
     """Write a JSON document atomically, with keys sorted so that equal values are equal files."""
     write_text_atomically(path, json.dumps(value, indent=2, sort_keys=True) + "\n")
+
+
+def read_json_object(path: Path) -> dict[str, Any]:
+    """Read what `write_json` wrote.
+
+    Raises:
+        DataError: the file is missing, is not JSON, or holds something other than an object.
+    """
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise DataError(f"{path}: cannot be read as JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise DataError(f"{path}: a JSON object expected, not {type(value).__name__}")
+    return value

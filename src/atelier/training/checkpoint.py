@@ -25,7 +25,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from atelier.errors import CheckpointError, Stopped
+from atelier.errors import CheckpointError, ConfigError, Stopped
 from atelier.training.engines import OptimizerState
 
 MANIFEST = "MANIFEST.json"
@@ -121,14 +121,49 @@ def load_checkpoint(folder: Path) -> Checkpoint:
     )
 
 
+def read_weights(folder: Path, kind: str) -> dict[str, Tensor]:
+    """A checkpoint's tensors to evaluate or export: `ema` (averaged) or `raw` (last).
+
+    Raises ConfigError when the run kept no average.
+    """
+    if kind == "raw":
+        return load_file(folder / "trainable.safetensors")
+    averaged = folder / "ema.safetensors"
+    if not averaged.exists():
+        raise ConfigError(
+            f"export.weights: ema, but {folder} holds no moving average "
+            "(train.ema.enabled: false); set export.weights=raw"
+        )
+    return load_file(averaged)
+
+
+@torch.no_grad()
+def put_weights(parameters: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> None:
+    """Copy trained tensors into the parameters they were trained as.
+
+    Raises CheckpointError where a name is only on one side: a plain load would pass over it.
+    """
+    if set(parameters) != set(weights):
+        raise CheckpointError(
+            f"the checkpoint holds {len(weights)} tensors, the policy trains {len(parameters)}; "
+            f"only on one side: {sorted(set(parameters) ^ set(weights))[:3]}"
+        )
+    for name, parameter in parameters.items():
+        parameter.copy_(weights[name])
+
+
 def verify_manifest(folder: Path) -> None:
     """Raise CheckpointError naming every file that is missing or altered."""
     manifest = folder / MANIFEST
     if not manifest.is_file():
         raise CheckpointError(f"{folder}: no {MANIFEST}; this is not a complete checkpoint")
+    try:
+        listed = dict(json.loads(manifest.read_text()))
+    except (OSError, ValueError, TypeError) as error:
+        raise CheckpointError(f"{manifest}: not a manifest: {error}") from error
     wrong = [
         name
-        for name, digest in json.loads(manifest.read_text()).items()
+        for name, digest in listed.items()
         if not (folder / name).is_file() or _sha256(folder / name) != digest
     ]
     if wrong:

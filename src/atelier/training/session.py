@@ -103,14 +103,17 @@ class Session:
 def find_checkpoint(folder: Path, digest: str, journal: Journal) -> Checkpoint | None:
     """The newest whole checkpoint of this very configuration, or None where there is none.
 
-    A damaged one is passed over with a word; one of another configuration is an error, because
-    going on from it would mix two runs.
+    A damaged one is passed over with a word, unless there is no other: training anew would
+    overwrite what may still be mended. One of another configuration is an error, because going on
+    from it would mix two runs.
     """
+    damage: CheckpointError | None = None
     for candidate in reversed(all_checkpoints(folder)):
         try:
             checkpoint = load_checkpoint(candidate)
         except CheckpointError as error:
             journal.say(f"passing over a damaged checkpoint: {error}")
+            damage = error
             continue
         if checkpoint.state.digest != digest:
             raise CheckpointError(
@@ -118,4 +121,9 @@ def find_checkpoint(folder: Path, digest: str, journal: Journal) -> Checkpoint |
                 f"{folder.parent} aside or choose another run directory"
             )
         return checkpoint
+    if damage is not None:
+        raise CheckpointError(
+            f"{damage}; no other checkpoint is whole: put it back, or move {folder.parent} aside "
+            "to train anew"
+        )
     return None

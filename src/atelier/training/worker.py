@@ -20,6 +20,7 @@ from atelier.errors import ConfigError, PlanError
 from atelier.policies.sd3.policy import SD3Policy
 from atelier.rewards.registry import build
 from atelier.tracking.run_directory import RunDirectory
+from atelier.training.checkpoint import put_weights
 from atelier.training.distributed import World, join_world
 from atelier.training.engines import make_engine
 from atelier.training.journal import Journal
@@ -53,7 +54,7 @@ def _train(config: RunConfig, run: RunDirectory, world: World) -> None:
     journal = Journal(run, world)
     checkpoint = find_checkpoint(run.checkpoints, identity, journal)
     if checkpoint is not None:
-        policy.module.load_state_dict(dict(checkpoint.weights), strict=False)
+        put_weights(policy.trainable(), checkpoint.weights)
     engine = make_engine(policy.module, policy.trainable(), config.train, config.launch, world)
     session = Session(config, identity, world)
     if checkpoint is not None:

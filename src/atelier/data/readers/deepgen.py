@@ -114,7 +114,7 @@ def _dataset(
             problems.add(_line(node), f"{where} has no {key}")
     name = _scalar(problems, entry.get("name"), f"{where}.name", str) or ""
     file = folder / (_scalar(problems, entry.get("path"), f"{where}.path", str) or "")
-    if "path" in entry and not file.is_file():
+    if "path" in entry and not _is_file(file):
         problems.add(_line(entry["path"]), f"{where}.path: no such file {file}")
     weight = _scalar(problems, entry.get("sample_weight"), f"{where}.sample_weight", float)
     if weight is not None and not (weight > 0 and math.isfinite(weight)):
@@ -157,6 +157,8 @@ def _compose(path: Path) -> yaml.Node:
         raise DataError(f"{path}: {line}not YAML: {error.problem or error.context}") from error
     except yaml.YAMLError as error:
         raise DataError(f"{path}: not YAML: {error}") from error
+    except RecursionError as error:
+        raise DataError(f"{path}: nested too deeply") from error
     if node is None:
         raise DataError(f"{path}: holds nothing but comments")
     return node
@@ -195,7 +197,7 @@ def _scalar(problems: Problems, node: yaml.Node | None, where: str, kind: type) 
     if node is None:
         return None
     text = str(node.value) if isinstance(node, yaml.ScalarNode) else ""
-    if kind is str and text:
+    if kind is str and text and _is_text(text):
         return text
     try:
         if kind is float and text:
@@ -205,6 +207,21 @@ def _scalar(problems: Problems, node: yaml.Node | None, where: str, kind: type) 
     expected = "a number" if kind is float else "a text"
     problems.add(_line(node), f"{where}: {expected} expected, not {text or 'nothing'!r}")
     return None
+
+
+def _is_text(text: str) -> bool:
+    """Whether UTF-8 can hold it: a YAML escape can make half a character."""
+    try:
+        return bool(text.encode())
+    except UnicodeEncodeError:
+        return False
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a name longer than a file system takes
+        return False
 
 
 def _line(node: yaml.Node) -> str:

@@ -1,11 +1,17 @@
 """GenEval metadata: JSON lines of {tag, include, exclude?, prompt}. Source: spec/flow.md 4.3."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 from atelier.data.prompts import Prompt
-from atelier.data.readers.problems import Problems, did_you_mean, lines, read_text
+from atelier.data.readers.problems import (
+    NotJson,
+    Problems,
+    did_you_mean,
+    lines,
+    parse_json,
+    read_text,
+)
 
 TAGS = ("single_object", "two_object", "counting", "colors", "position", "color_attr")
 RELATIONS = ("left of", "right of", "above", "below")
@@ -24,9 +30,10 @@ def read(path: Path) -> list[Prompt]:
     for number, line in lines(read_text(path)):
         where = f"line {number}"
         try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
-            problems.add(where, f"not JSON: {error.msg} at column {error.colno}")
+            row = parse_json(line)
+        except NotJson as error:
+            at = f" at column {error.column}" if error.column else ""
+            problems.add(where, f"not JSON: {error}{at}")
             continue
         if not isinstance(row, dict):
             problems.add(where, f"expected a JSON object, found {_kind(row)}")

@@ -3,12 +3,11 @@
 Source: spec/janus.md 7.
 """
 
-import json
 from pathlib import Path
 from typing import Any
 
 from atelier.data.prompts import Prompt
-from atelier.data.readers.problems import Problems, did_you_mean, read_text
+from atelier.data.readers.problems import NotJson, Problems, did_you_mean, parse_json, read_text
 from atelier.errors import DataError
 
 KEYS = ("category", "caption1", "caption2")
@@ -24,9 +23,10 @@ def read(path: Path) -> list[Prompt]:
             and key.
     """
     try:
-        pairs = json.loads(read_text(path))
-    except json.JSONDecodeError as error:
-        raise DataError(f"{path}: line {error.lineno}: not JSON: {error.msg}") from error
+        pairs = parse_json(read_text(path))
+    except NotJson as error:
+        line = f"line {error.line}: " if error.line else ""
+        raise DataError(f"{path}: {line}not JSON: {error}") from error
     if not isinstance(pairs, list) or not pairs:
         raise DataError(f"{path}: a non-empty JSON list of pairs expected")
     problems = Problems(path)

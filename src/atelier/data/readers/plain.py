@@ -1,12 +1,11 @@
 """Plain prompt files of DeepGen-RL: .txt, .jsonl or .parquet. Source: spec/deepgen.md 4.3."""
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from atelier.data.prompts import Prompt
-from atelier.data.readers.problems import Problems, lines, read_text
+from atelier.data.readers.problems import NotJson, Problems, lines, parse_json, read_text
 from atelier.errors import DataError
 
 TEXT_KEYS = ("prompt", "caption")
@@ -35,9 +34,10 @@ def _read_jsonl(path: Path) -> list[Prompt]:
     rows: list[tuple[str, Any]] = []
     for number, line in lines(read_text(path)):
         try:
-            rows.append((f"line {number}", json.loads(line)))
-        except json.JSONDecodeError as error:
-            problems.add(f"line {number}", f"not JSON: {error.msg} at column {error.colno}")
+            rows.append((f"line {number}", parse_json(line)))
+        except NotJson as error:
+            at = f" at column {error.column}" if error.column else ""
+            problems.add(f"line {number}", f"not JSON: {error}{at}")
     return _from_rows(problems, rows)
 
 

@@ -1,8 +1,10 @@
 """What readers share: opening a text file, and reporting everything wrong with it at once."""
 
 import difflib
+import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any, NoReturn
 
 from atelier.errors import DataError
 
@@ -40,14 +42,16 @@ def read_text(path: Path) -> str:
     Raises:
         DataError: missing, a folder, unreadable, empty, binary or not UTF-8 (line named).
     """
-    if path.is_dir():
-        raise DataError(f"{path}: is a folder; name a file in it")
     try:
         data = path.read_bytes()
     except FileNotFoundError as error:
         raise DataError(f"{path}: no such file") from error
+    except IsADirectoryError as error:
+        raise DataError(f"{path}: is a folder; name a file in it") from error
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}") from error
+    except ValueError as error:  # a name with a NUL character
+        raise DataError(f"{str(path)!r}: is no file name: {error}") from error
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -61,6 +65,43 @@ def read_text(path: Path) -> str:
     if not text.strip():
         raise DataError(f"{path}: the file is empty")
     return text
+
+
+class NotJson(ValueError):
+    """Why a text cannot be used as JSON; `line` and `column` (from 1) where the parser knows."""
+
+    def __init__(self, reason: str, line: int | None = None, column: int | None = None) -> None:
+        super().__init__(reason)
+        self.line = line
+        self.column = column
+
+
+def parse_json(text: str) -> Any:
+    """The value of a JSON document that a prompt table can hold.
+
+    Raises:
+        NotJson: a syntax error; and what Python's parser takes or fails on in its own way: NaN and
+            infinities, numbers of thousands of digits, half characters, nesting without end.
+    """
+    try:
+        value = json.loads(text, parse_constant=_refuse_constant)
+        json.dumps(value, ensure_ascii=False).encode()
+    except json.JSONDecodeError as error:
+        raise NotJson(error.msg, error.lineno, error.colno) from error
+    except UnicodeEncodeError as error:
+        half = error.object[error.start]
+        raise NotJson(f"{half!r} is half a character (a lone surrogate)") from error
+    except RecursionError as error:
+        raise NotJson("nested too deeply") from error
+    except NotJson:
+        raise
+    except ValueError as error:
+        raise NotJson("a number of too many digits") from error
+    return value
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise NotJson(f"{name} is no JSON number")
 
 
 def lines(text: str) -> Iterator[tuple[int, str]]:

@@ -6,13 +6,12 @@ Upstream names its columns `index, prompt_en, sub_dims_en` (or `_zh`); DeepGen-R
 
 import csv
 import io
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeGuard
 
 from atelier.data.prompts import Prompt
-from atelier.data.readers.problems import Problems, read_text
+from atelier.data.readers.problems import NotJson, Problems, parse_json, read_text
 from atelier.errors import DataError
 
 SUFFIXES = ("_en", "_zh", "")
@@ -89,9 +88,10 @@ def _prompt_id(problems: Problems, where: str, row: Row, position: int, used: se
 
 def _test_points(problems: Problems, where: str, row: Row, suffix: str) -> dict[str, Any] | None:
     try:
-        sub_dims = json.loads(row[f"sub_dims{suffix}"])
-    except json.JSONDecodeError as error:
-        problems.add(where, f"not JSON: {error.msg} at character {error.pos}")
+        sub_dims = parse_json(row[f"sub_dims{suffix}"])
+    except NotJson as error:
+        at = f" at character {error.column}" if error.column else ""
+        problems.add(where, f"not JSON: {error}{at}")
         return None
     for language, (points_key, descriptions_key) in POINT_KEYS.items():
         if not isinstance(sub_dims, dict) or points_key not in sub_dims:
