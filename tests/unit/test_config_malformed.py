@@ -70,7 +70,7 @@ CONFIG = {
         "train: {}\ndata: {path: \x07}\n", "", [], ["recipe.yaml:2: special characters"],
     ),
     "anchor": (
-        "train: &a {}\ndata: *a\n", "", [], ["recipe.yaml:2: anchors and aliases"],
+        "train: &a {}\ndata: *a\n", "", [], ["recipe.yaml:1: anchors and aliases"],
     ),
     "tag": (
         "data: {path: !!python/name:os.system x}\n", "", [], ["recipe.yaml:1:", "tag"],

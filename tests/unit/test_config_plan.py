@@ -62,6 +62,7 @@ def test_every_number_of_the_demo() -> None:
         "rollout.group_size=16",
         "rollout.micro_batch_size=16",
         "train.updates_per_step=2",
+        "launch.processes=1",
         "train.evaluate_every=20",
         "evaluation.prompts=256",
         "evaluation.periodic_prompts=64",

@@ -1,7 +1,7 @@
 import pytest
 
 from atelier.config.resolve import load_stage_config
-from atelier.errors import ConfigError, PlanError
+from atelier.errors import ConfigError, DataError, PlanError
 from atelier.stages.run_file import find_run, open_run, read_run
 
 
@@ -64,5 +64,5 @@ def test_a_run_that_is_not_there_is_named(runs):
     broken = runs / "broken"
     broken.mkdir(parents=True)
     (broken / "run.json").write_text("{")
-    with pytest.raises(ConfigError, match="no run file"):
+    with pytest.raises(DataError, match="cannot be read as JSON"):
         read_run(find_run("broken"))

@@ -167,3 +167,13 @@ def test_accumulation_does_not_change_the_update(tmp_path: Path) -> None:
         for name in ("small", "large")
     )
     assert all((v - theirs[k]).abs().max() < 1e-5 for k, v in ours.items())
+
+
+def test_the_only_checkpoint_damaged_is_an_error_and_stays(tmp_path: Path) -> None:
+    """Training anew would cut the metrics to nothing and overwrite what may still be mended."""
+    run_trainer(tmp_path, config(steps=1))
+    run = RunDirectory(tmp_path)
+    (latest_checkpoint(run.checkpoints) / "ema.safetensors").write_bytes(b"gone")
+    with pytest.raises(CheckpointError, match=r"ema\.safetensors.*no other checkpoint is whole"):
+        find_checkpoint(run.checkpoints, "digest", Journal(run, WORLD))
+    assert (latest_checkpoint(run.checkpoints) / "ema.safetensors").read_bytes() == b"gone"

@@ -36,6 +36,11 @@ def known_keys() -> frozenset[str]:
     return frozenset(key for key, _ in fields(RunConfig)) - {"recipe"}
 
 
+def is_section(key: str) -> bool:
+    """Whether a dotted key names a section and not a value."""
+    return any(known.startswith(f"{key}.") for known in known_keys())
+
+
 def suggestion(key: str) -> str:
     """`; did you mean ...?` for an unknown dotted key, or what its section does hold."""
     parent, _, leaf = key.rpartition(".")

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from atelier.config.paths import from_root
+from atelier.config.paths import from_root, is_directory
 from atelier.config.schema import LoraConfig, RunConfig
 from atelier.errors import ConfigError
 
@@ -100,7 +100,7 @@ def read_model_facts(config: RunConfig) -> ModelFacts | None:
     Raises ConfigError naming the file that is missing or not what it should be.
     """
     root = from_root(config.policy.path)
-    if not root.is_dir():
+    if not is_directory(root):
         return None
     if not (root / "model_index.json").is_file():
         raise ConfigError(f"{config.policy.path}: no model_index.json: not a pipeline directory")

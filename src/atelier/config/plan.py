@@ -6,17 +6,20 @@ work is refused with the names of the fields that make it so, all of them at onc
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from atelier.config.memory import Memory, ModelFacts, estimate, read_model_facts
-from atelier.config.paths import from_root
+from atelier.config.paths import from_root, is_file
 from atelier.config.schema import OcrConfig, RewardsConfig, RunConfig
 from atelier.errors import ConfigError, PlanError
 
 # Below this, results depend on the micro-batch in the last bits, and OCR and JPEG rewards are
 # steps: one flipped pixel can change a score (spec platform 14).
 SMALLEST_STEADY_MICRO_BATCH = 8
+
+_HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 # Prompt formats that carry no text to be read in the image.
 _WITHOUT_TARGET = ("geneval", "unigenbench", "paircomp")
@@ -59,6 +62,7 @@ def plan(config: RunConfig, world_size: int | None = None) -> Plan:
     facts: ModelFacts | None = None
     try:
         facts = read_model_facts(config)
+        rejections += [f"{field}: {reason}" for field, reason in _model_rejections(config, facts)]
     except ConfigError as error:
         rejections.append(f"policy.path: {error}")
     if rejections:
@@ -187,7 +191,7 @@ def _data_rejections(config: RunConfig) -> Iterator[tuple[str, str]]:
     data, evaluation = config.data, config.evaluation
     for name in ("path", "heldout_path"):
         path = getattr(data, name)
-        if path is not None and not from_root(path).is_file():
+        if path is not None and not is_file(from_root(path)):
             yield f"data.{name}", f"there is no file {path}"
     if config.train.prompts_per_step > data.train_prompts:
         yield (
@@ -201,6 +205,16 @@ def _data_rejections(config: RunConfig) -> Iterator[tuple[str, str]]:
                 f"evaluation.{name}",
                 f"{wanted} is more than data.heldout_prompts {data.heldout_prompts}",
             )
+
+
+def _model_rejections(config: RunConfig, facts: ModelFacts | None) -> Iterator[tuple[str, str]]:
+    policy = config.policy
+    if facts is None:
+        if not _HUB_ID.fullmatch(policy.path) or is_file(from_root(policy.path)):
+            yield "policy.path", f"{policy.path} is neither a pipeline directory nor a hub id"
+    elif policy.trainable == "lora" and not facts.adapter_parameters:
+        names = ", ".join(policy.lora.target_modules) or "nothing"
+        yield "policy.lora.target_modules", f"{names} names no module of the transformer"
 
 
 def _no_target(config: RunConfig) -> str | None:

@@ -12,8 +12,9 @@ from pydantic_core import ErrorDetails
 from atelier.config.keys import suggestion
 from atelier.config.yaml_files import KeyPath, Origin
 
+NO_SECTION = "must be a section: a mapping of keys, {} when empty"
 _MEANING = {
-    "model_type": "must be a section: a mapping of keys, {} when empty",
+    "model_type": NO_SECTION,
     "missing": "must be set",
     "finite_number": "must be a finite number",
     "int_from_float": "must be a whole number",
@@ -52,7 +53,7 @@ def _lines(detail: ErrorDetails) -> Iterator[tuple[KeyPath, str]]:
             yield tuple(key.split(".")), f"{key}: {text}"
         return
     path = detail["loc"]
-    key = ".".join(str(part) for part in path)
+    key = ".".join(str(part) for part in path) or "config"
     if detail["type"] == "extra_forbidden":
         yield path, f"{key}: unknown key{_hint(path)}"
     else:

@@ -14,8 +14,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from atelier.config.keys import is_section
 from atelier.config.paths import repository_root
-from atelier.config.problems import describe, has_conflicts
+from atelier.config.problems import NO_SECTION, describe, has_conflicts
 from atelier.config.recipes import recipe_layers, recipes_directory
 from atelier.config.schema import RunConfig
 from atelier.config.stage_files import load_stage_config, write_stage_configs
@@ -23,6 +24,8 @@ from atelier.config.yaml_files import Layer, read_override, read_yaml
 from atelier.errors import ConfigError
 
 __all__ = ["load_stage_config", "resolve", "write_stage_configs"]
+
+Words = tuple[str, ...]
 
 
 def resolve(
@@ -51,7 +54,7 @@ def resolve(
     for argument in overrides:
         with _noted(problems):
             layers.append(_read_override(argument))
-    return _validated(_merged(layers), recipe, problems)
+    return _validated(_merged(layers, problems), recipe, problems)
 
 
 @contextmanager
@@ -88,23 +91,33 @@ def _read_override(argument: str) -> Layer:
     return layer
 
 
-def _merged(layers: Iterable[Layer]) -> Layer:
-    """Lay each layer over the ones before it: sections key by key, everything else whole."""
+def _merged(layers: Iterable[Layer], problems: list[str]) -> Layer:
+    """Lay each layer over the ones before it: sections key by key, everything else whole.
+
+    A value where a section belongs is a problem even when a later layer would cover it.
+    """
     result = Layer()
     for layer in layers:
-        _overlay(result.values, layer.values)
+        for path in _overlay(result.values, layer.values, ()):
+            key = ".".join(path)
+            problems.append(f"{result.origins[path]}: {key}: {NO_SECTION}")
         result.origins.update(layer.origins)
     return result
 
 
-def _overlay(below: dict[str, Any], above: dict[str, Any]) -> None:
+def _overlay(below: dict[str, Any], above: dict[str, Any], prefix: Words) -> Iterator[Words]:
+    """Change `below`; yields the keys of sections that were values in it."""
     for key, value in above.items():
+        path = (*prefix, key)
         if not isinstance(value, dict):
             below[key] = value
             continue
-        if not isinstance(below.get(key), dict):
+        covered = below.get(key)
+        if not isinstance(covered, dict):
+            if covered is not None and is_section(".".join(path)):
+                yield path
             below[key] = {}
-        _overlay(below[key], value)
+        yield from _overlay(below[key], value, path)
 
 
 def _validated(merged: Layer, recipe: str | None, problems: list[str]) -> RunConfig:

@@ -17,6 +17,7 @@ PositiveInt = Annotated[int, Field(gt=0)]
 NonNegativeInt = Annotated[int, Field(ge=0)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Decay = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
 FiniteFloat = Annotated[float, Field(allow_inf_nan=False)]
 Fraction = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 
@@ -158,7 +159,7 @@ class TrainConfig(Section):
     updates_per_step: PositiveInt = Field(2, description="Optimizer updates in a step.")
     learning_rate: PositiveFloat = Field(2e-5, description="AdamW learning rate, constant.")
     weight_decay: NonNegativeFloat = Field(1e-4, description="AdamW weight decay.")
-    adam_betas: tuple[Fraction, Fraction] = Field((0.9, 0.999), description="AdamW betas.")
+    adam_betas: tuple[Decay, Decay] = Field((0.9, 0.999), description="AdamW betas.")
     adam_epsilon: PositiveFloat = Field(1e-8, description="AdamW epsilon.")
     max_grad_norm: PositiveFloat = Field(1.0, description="Gradient norm clip.")
     ema: EmaConfig = EmaConfig()
@@ -302,5 +303,7 @@ class RunConfig(Section):
             yield "data.path", f"is required when data.source is {self.data.source}"
         if self.rollout.dynamics == "cps" and self.rollout.noise_level > 1:
             yield "rollout.noise_level", "is at most 1 with rollout.dynamics: cps"
+        if not self.export.formats or len({*self.export.formats}) < len(self.export.formats):
+            yield "export.formats", "names each format to write once, and at least one"
         if "adapter" in self.export.formats and self.policy.trainable != "lora":
             yield "export.formats", "adapter needs policy.trainable: lora"

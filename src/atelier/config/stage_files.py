@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from atelier.config.digest import SHAPED_BY, stage_digest
 from atelier.config.problems import describe
 from atelier.config.schema import RunConfig
-from atelier.config.yaml_files import dump_yaml, read_yaml, shown
+from atelier.config.yaml_files import Origin, dump_yaml, read_yaml, shown
 from atelier.errors import ConfigError
 from atelier.tracking.run_directory import RunDirectory, write_text_atomically
 

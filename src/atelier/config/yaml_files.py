@@ -53,10 +53,15 @@ class _Loader(yaml.SafeLoader):
     """YAML 1.2 scalars; aliases are errors."""
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        if self.check_event(yaml.AliasEvent):
-            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
+        event = self.peek_event()  # type: ignore[no-untyped-call]
+        mark = event.start_mark if event is not None else None
+        if getattr(event, "anchor", None) is not None:  # an alias carries its anchor's name
             raise yaml.composer.ComposerError(
                 None, None, "anchors and aliases are not used here; let recipes inherit", mark
+            )
+        if isinstance(event, yaml.CollectionStartEvent) and event.tag is not None:
+            raise yaml.composer.ComposerError(
+                None, None, f"the tag {event.tag} is not used here", mark
             )
         return super().compose_node(parent, index)
 

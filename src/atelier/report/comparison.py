@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from atelier.errors import DataError
 from atelier.tracking.run_directory import RunDirectory
 
 LABELS = {

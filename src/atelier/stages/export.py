@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from pathlib import Path
 from typing import Any
 
 from atelier.config.schema import RunConfig
+from atelier.report.comparison import read_comparison
 from atelier.stages.baseline import local_model
 from atelier.stages.evaluate import last_checkpoint
 from atelier.stages.frame import Stage, open_stage
@@ -34,8 +34,7 @@ def _work(stage: Stage) -> dict[str, Any]:
     from atelier.export.run import export_run
     from atelier.export.summary import summarize
 
-    rows = json.loads((stage.run.evaluate / "comparison.json").read_text(encoding="utf-8"))
-    results = {row["metric"]: (row["before"], row["after"]) for row in rows}
+    results = {row.metric: (row.before, row.after) for row in read_comparison(stage.run)}
     summary = summarize(export_run(stage.run, stage.config, results))
     for name, one in summary["published"].items():
         logger.info("export: %s (%s) proven by reloading", stage.folder / name, one["dtype"])

@@ -1,0 +1,69 @@
+"""Files of a run directory that were damaged: an error that names the file, nothing made up."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from atelier.errors import CheckpointError, DataError
+from atelier.report.comparison import read_comparison
+from atelier.stages.frame import read_record
+from atelier.stages.run_file import find_run, read_run
+from atelier.tracking.events import JsonLines, read_json_lines
+from atelier.tracking.run_directory import RunDirectory
+from atelier.training.checkpoint import verify_manifest
+
+JUNK = ["{", "[]", "null", "5", "{}"]
+
+
+@pytest.mark.parametrize("text", JUNK)
+def test_stage_record(tmp_path: Path, text: str) -> None:
+    (tmp_path / "stage.json").write_text(text)
+    with pytest.raises(DataError, match=r"stage\.json"):
+        read_record(tmp_path)
+
+
+@pytest.mark.parametrize("text", [*JUNK, '{"digests": {}, "recipe": 5, "overrides": []}'])
+def test_run_file(tmp_path: Path, text: str) -> None:
+    (tmp_path / "run.json").write_text(text)
+    with pytest.raises(DataError, match=r"run\.json"):
+        read_run(RunDirectory(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["", "x" * 400, "a\0b"])
+def test_run_names_that_can_be_none(name: str) -> None:
+    with pytest.raises(Exception, match="no run "):
+        find_run(name)
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", '[{"metric": "x"}]', "null"])
+def test_comparison(tmp_path: Path, text: str) -> None:
+    run = RunDirectory(tmp_path)
+    run.evaluate.mkdir()
+    (run.evaluate / "comparison.json").write_text(text)
+    with pytest.raises(DataError, match=r"comparison\.json: not a comparison"):
+        read_comparison(run)
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", "null"])
+def test_checkpoint_manifest(tmp_path: Path, text: str) -> None:
+    (tmp_path / "MANIFEST.json").write_text(text)
+    with pytest.raises(CheckpointError, match="not a manifest"):
+        verify_manifest(tmp_path)
+
+
+def test_metrics_that_lost_lines_are_not_filled_up(tmp_path: Path) -> None:
+    lines = JsonLines(tmp_path / "metrics.jsonl")
+    lines.append({"step": 1})
+    with pytest.raises(DataError, match=r"metrics\.jsonl: holds 11 bytes.*held 30"):
+        lines.cut_back(30)
+    lines.close()
+    assert (tmp_path / "metrics.jsonl").read_text() == '{"step":1}\n'
+
+
+@pytest.mark.parametrize("line", ["{", "[1]"])
+def test_a_damaged_line_is_named(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(json.dumps({"step": 1}) + f"\n{line}\n")
+    with pytest.raises(DataError, match=r"metrics\.jsonl: the line at byte 12"):
+        list(read_json_lines(path))

@@ -1,0 +1,60 @@
+"""JSON that Python's parser accepts or dies of, and names no file system takes."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from atelier.data.readers import READERS, read_prompts_file
+from atelier.data.readers.problems import NotJson, parse_json
+from atelier.errors import DataError
+
+HOSTILE = {
+    "[" * 100_000: "nested too deeply",
+    "9" * 6000: "too many digits",
+    '{"x": NaN}': "NaN is no JSON number",
+    '"\\ud800"': "half a character",
+}
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=HOSTILE.values())
+def test_parse_json(text: str) -> None:
+    with pytest.raises(NotJson, match=HOSTILE[text]):
+        parse_json(text)
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=HOSTILE.values())
+@pytest.mark.parametrize("format", ["geneval", "paircomp"])
+def test_json_readers(tmp_path: Path, format: str, text: str) -> None:
+    (tmp_path / "file.json").write_text(text)
+    with pytest.raises(DataError, match=rf"file\.json: .*{HOSTILE[text]}"):
+        read_prompts_file(format, tmp_path / "file.json")
+
+
+def test_unigenbench_cell(tmp_path: Path) -> None:
+    (tmp_path / "u.csv").write_text(f"index,prompt,sub_dims\n0,p,{'[' * 100_000}\n")
+    with pytest.raises(DataError, match=r"line 2 .*nested too deeply"):
+        read_prompts_file("unigenbench", tmp_path / "u.csv")
+
+
+@pytest.mark.parametrize("text", ["9" * 6000, json.dumps({"prompt": "\ud800"})])
+def test_deepgen_lines(tmp_path: Path, text: str) -> None:
+    (tmp_path / "p.jsonl").write_text(text + "\n")
+    mixture = "datasets:\n  - {name: a, path: p.jsonl, rewards: [{x: 1}]}\n"
+    (tmp_path / "m.yaml").write_text(mixture)
+    with pytest.raises(DataError, match=r"p\.jsonl: line 1: not JSON"):
+        read_prompts_file("deepgen", tmp_path / "m.yaml")
+
+
+@pytest.mark.parametrize("value", ["x" * 300, '"\\ud800"', "[" * 3000])
+def test_deepgen_yaml(tmp_path: Path, value: str) -> None:
+    (tmp_path / "m.yaml").write_text(f"datasets:\n  - path: {value}\n")
+    with pytest.raises(DataError, match=r"m\.yaml"):
+        read_prompts_file("deepgen", tmp_path / "m.yaml")
+
+
+@pytest.mark.parametrize("format", READERS)
+@pytest.mark.parametrize("name", ["x" * 300, "a\0b"])
+def test_names_of_no_file(tmp_path: Path, format: str, name: str) -> None:
+    with pytest.raises(DataError):
+        read_prompts_file(format, tmp_path / name)
