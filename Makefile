@@ -18,8 +18,9 @@ STAMP := .venv/.installed-$(FINGERPRINT)
 demo: $(STAMP)
 	@$(BIN)/atelier demo
 
+# Two workers, a file each: most tests wait for processes that import for seconds.
 test: $(STAMP)
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile $(ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -109,6 +109,7 @@ def test_two_processes_share_the_micro_batches() -> None:
         (["rollout.window.size=5"], "rollout.window.size: 5 does not fit"),
         (["rollout.window.range=[2,8]"], "rollout.window.range: [2, 8) reaches past the 7 steps"),
         (["rollout.window.range=[3,3]"], "rollout.window.range: [3, 3) is empty"),
+        (["algorithm.kl=k3", "algorithm.beta=0.1"], "algorithm.kl: k3 is for token policies"),
         (["rewards.ocr=null"], "rewards: none is set"),
         (["rewards.ocr.weight=0"], "rewards: all weights are 0"),
         (["data.scene_kind=shapes"], "rewards.ocr: needs a text to look for"),

@@ -123,6 +123,7 @@ def _window_size(config: RunConfig) -> int:
 def _rejections(config: RunConfig, ranks: int) -> Iterator[tuple[str, str]]:
     yield from _batch_rejections(config, ranks)
     yield from _rollout_rejections(config)
+    yield from _algorithm_rejections(config)
     yield from _reward_rejections(config)
     yield from _data_rejections(config)
 
@@ -173,6 +174,11 @@ def _rollout_rejections(config: RunConfig) -> Iterator[tuple[str, str]]:
             "rollout.window.size",
             f"{rollout.window.size} does not fit into rollout.window.range [{low}, {high})",
         )
+
+
+def _algorithm_rejections(config: RunConfig) -> Iterator[tuple[str, str]]:
+    if config.algorithm.beta > 0 and config.algorithm.kl == "k3":
+        yield "algorithm.kl", "k3 is for token policies; sd3 has latent_mean and velocity"
 
 
 def _reward_rejections(config: RunConfig) -> Iterator[tuple[str, str]]:
