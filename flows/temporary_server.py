@@ -53,8 +53,10 @@ def prefect_server() -> Iterator[None]:
     try:
         _wait_until_healthy(server, f"{url}/health", log)
         with temporary_settings(updates={PREFECT_API_URL: url}):
-            yield
-            _drain()
+            try:
+                yield
+            finally:
+                _drain()
     finally:
         server.stop(STOP_SECONDS)
 
