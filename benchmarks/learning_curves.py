@@ -17,11 +17,12 @@ import shutil
 import subprocess
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from atelier.config.resolve import resolve, write_stage_configs
+from atelier.config.resolve import load_stage_config, resolve, write_stage_configs
 from atelier.data.prepare import prepare
 from atelier.data.prompts import read_prompts
 from atelier.evaluation import ocr
@@ -58,6 +59,15 @@ def prepared(root: Path, recipe: str, overrides: list[str], number: int) -> RunD
     return run
 
 
+def score(run: RunDirectory, folder: Path) -> dict[str, float]:
+    """One point of a curve, scored in a process of its own: reading takes longer than training."""
+    config = load_stage_config(run.config("train"))
+    prompts = read_prompts(run.data / "heldout.parquet")[: config.evaluation.periodic_prompts]
+    evaluation = ocr.score_folder(folder, prompts, config.evaluation)
+    step = int(folder.name.removeprefix("step-"))
+    return {"step": step, **{name: evaluation.mean(name) for name in METRICS}}
+
+
 def run_variant(
     root: Path, recipe: str, overrides: list[str], number: int, gpus: int
 ) -> dict[str, Any]:
@@ -79,12 +89,9 @@ def run_variant(
             env={**os.environ, "HF_HUB_OFFLINE": "1", **visible},
         ).returncode
     seconds = time.monotonic() - started
-    prompts = read_prompts(run.data / "heldout.parquet")[: config.evaluation.periodic_prompts]
-    curve = []
-    for folder in sorted((run.train / "evaluation" / "ocr").glob("step-*")):
-        evaluation = ocr.score_folder(folder, prompts, config.evaluation)
-        step = int(folder.name.removeprefix("step-"))
-        curve.append({"step": step, **{name: evaluation.mean(name) for name in METRICS}})
+    folders = sorted((run.train / "evaluation" / "ocr").glob("step-*"))
+    with ProcessPoolExecutor(mp_context=get_context("spawn")) as scorers:
+        curve = list(scorers.map(score, [run] * len(folders), folders))
     rows = [row for _, row in read_json_lines(run.metrics)]
     return {
         "overrides": overrides,
@@ -113,7 +120,7 @@ def main() -> None:
         before = baseline(arguments.out, arguments.recipe, arguments.common)
         sys.stdout.write(f"baseline {before}\n")
     with ThreadPoolExecutor(arguments.parallel) as pool:
-        jobs = [
+        jobs = {
             pool.submit(
                 run_variant,
                 arguments.out,
@@ -121,22 +128,22 @@ def main() -> None:
                 [*arguments.common, *variant.split()],
                 number,
                 arguments.gpus,
-            )
+            ): variant
             for number, variant in enumerate(variants)
-        ]
+        }
         results = []
-        for job, variant in zip(jobs, variants, strict=True):
+        for job in as_completed(jobs):
             result = job.result()
             results.append(result)
+            (arguments.out / "curves.json").write_text(json.dumps(results, indent=1))
             points = "  ".join(
                 f"{point['step']}:{point['similarity']:.3f}/{point['exact']:.2f}"
                 f"/{point['gold']:.2f}"
                 for point in result["curve"]
             )
-            line = f"{variant or '(recipe)'}  exit {result['exit_code']}  {result['seconds']} s"
+            line = f"{jobs[job] or '(recipe)'}  exit {result['exit_code']}  {result['seconds']} s"
             sys.stdout.write(f"{line}  {points} {result['log_tail']}\n")
             sys.stdout.flush()
-    (arguments.out / "curves.json").write_text(json.dumps(results, indent=1))
 
 
 if __name__ == "__main__":
