@@ -61,9 +61,7 @@ def write_evaluation(folder: Path, level: float, prompts: int = 4) -> Evaluation
 
 
 def write_comparison(run: RunDirectory, before: Evaluation, after: Evaluation) -> None:
-    rows = [
-        {**asdict(one), "excludes_zero": one.excludes_zero} for one in compare(before, after, 100)
-    ]
+    rows = [asdict(one) for one in compare(before, after, 100)]
     write_json(run.evaluate / "comparison.json", rows)
 
 

@@ -11,12 +11,12 @@ from atelier.report.warnings import warnings
 from atelier.tracking.run_directory import RunDirectory
 
 
-def metric(name="similarity", before=0.5, after=0.7, low=0.15, high=0.25, excludes_zero=True):
-    return ComparedMetric(name, before, after, after - before, low, high, 64, excludes_zero)
+def metric(name="similarity", before=0.5, after=0.7, low=0.15, high=0.25):
+    return ComparedMetric(name, before, after, after - before, low, high, 64)
 
 
 def test_an_interval_that_holds_zero_is_no_change():
-    unclear = metric(after=0.52, low=-0.03, high=0.07, excludes_zero=False)
+    unclear = metric(after=0.52, low=-0.03, high=0.07)
     assert unclear.verdict == "same"
     assert "did not change measurably" in headline([unclear])
 

@@ -23,12 +23,12 @@ from atelier.tracking.run_directory import RunDirectory
 from atelier.training.checkpoint import (
     MANIFEST,
     latest_checkpoint,
-    put_weights,
     read_weights,
     verify_manifest,
 )
 from atelier.training.distributed import join_world
 from atelier.training.trainer import evaluation_key
+from atelier.training.weights import put_weights
 
 
 def export_run(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from atelier.errors import DataError
+from atelier.evaluation.results import Comparison
 from atelier.tracking.run_directory import RunDirectory
 
 LABELS = {
@@ -23,18 +23,8 @@ DIRECTION = {"similarity": 1, "exact": 1, "gold": 1}
 HEADER = ("Held-out metric", "before", "after", "change", "95 % interval", "prompts")
 
 
-@dataclass(frozen=True)
-class ComparedMetric:
-    """One metric over the same prompts and noise, before and after training."""
-
-    metric: str
-    before: float
-    after: float
-    difference: float
-    low: float
-    high: float
-    n: int
-    excludes_zero: bool
+class ComparedMetric(Comparison):
+    """A comparison of the evaluation, in the words of the report."""
 
     @property
     def label(self) -> str:

@@ -54,7 +54,7 @@ def _work(stage: Stage) -> dict[str, Any]:
     after = evaluate_weights(stage.run, stage.config, stage.folder, weights)
     before = read_evaluation(stage.run.baseline)
     comparisons = compare(before, after, stage.config.evaluation.bootstrap_samples)
-    rows = [{**asdict(one), "excludes_zero": one.excludes_zero} for one in comparisons]
+    rows = [asdict(one) for one in comparisons]
     write_json(stage.folder / "comparison.json", rows)
     means = {name: after.mean(name) for name in after.summary["metrics"]}
     logger.info("evaluate: %s", baseline.describe(means))

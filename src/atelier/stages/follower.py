@@ -15,6 +15,7 @@ from typing import Any
 
 from atelier.config.schema import RunConfig
 from atelier.data.prompts import read_prompts
+from atelier.errors import AtelierError
 from atelier.evaluation.files import image_name, read_evaluation, read_images, write_results
 from atelier.evaluation.ocr import METRICS, score_folder
 from atelier.evaluation.results import Evaluation, summarize
@@ -52,7 +53,7 @@ class EvaluationFollower:
         while not self._end.wait(POLL_SECONDS):
             try:
                 self._score_new()
-            except Exception:
+            except (AtelierError, OSError):
                 logger.exception(
                     "an evaluation could not be scored now; it is tried again at the end"
                 )

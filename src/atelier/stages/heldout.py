@@ -20,9 +20,9 @@ from atelier.evaluation.ocr import evaluate
 from atelier.evaluation.results import Evaluation
 from atelier.policies.sd3.policy import SD3Policy
 from atelier.tracking.run_directory import RunDirectory
-from atelier.training.checkpoint import put_weights
 from atelier.training.distributed import join_world
 from atelier.training.trainer import evaluation_key
+from atelier.training.weights import put_weights
 
 logger = logging.getLogger(__name__)
 

@@ -265,19 +265,15 @@ class _Mirror:
             )
             steps = [metric.step for metric in there]
             self._state["last_step"] = max([self._state["last_step"], *steps])
-            _asked_for_steps.add(self._run_id)
         new = [record for record in records if record["step"] > self._state["last_step"]]
-        try:
-            for batch in batches(new, METRICS_A_BATCH):
-                self._check_deadline()
-                self._log({(n, r["step"]): v for r in batch for n, v in step_series(r).items()})
-                self._state["last_step"] = batch[-1]["step"]
-                self._save()
-        except DeadlineReached:
-            raise
-        except Exception:
-            _asked_for_steps.discard(self._run_id)  # it may have arrived: ask before sending again
-            raise
+        # A batch that fails may have arrived all the same: ask again before sending it again.
+        _asked_for_steps.discard(self._run_id)
+        for batch in batches(new, METRICS_A_BATCH):
+            self._check_deadline()
+            self._log({(n, r["step"]): v for r in batch for n, v in step_series(r).items()})
+            self._state["last_step"] = batch[-1]["step"]
+            self._save()
+        _asked_for_steps.add(self._run_id)
 
     def _log(self, values: Mapping[tuple[str, int], float], timestamp: int | None = None) -> None:
         """Metrics by (name, step). With an equal timestamp MLflow keeps equal ones once."""

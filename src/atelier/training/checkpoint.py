@@ -137,21 +137,6 @@ def read_weights(folder: Path, kind: str) -> dict[str, Tensor]:
     return load_file(averaged)
 
 
-@torch.no_grad()
-def put_weights(parameters: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> None:
-    """Copy trained tensors into the parameters they were trained as.
-
-    Raises CheckpointError where a name is only on one side: a plain load would pass over it.
-    """
-    if set(parameters) != set(weights):
-        raise CheckpointError(
-            f"the checkpoint holds {len(weights)} tensors, the policy trains {len(parameters)}; "
-            f"only on one side: {sorted(set(parameters) ^ set(weights))[:3]}"
-        )
-    for name, parameter in parameters.items():
-        parameter.copy_(weights[name])
-
-
 def verify_manifest(folder: Path) -> None:
     """Raise CheckpointError naming every file that is missing or altered."""
     manifest = folder / MANIFEST

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from atelier.config.paths import repository_root
 from atelier.config.schema import LaunchConfig, TrainConfig
 from atelier.training.distributed import World
+from atelier.training.weights import copies, put_weights
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
@@ -142,12 +143,10 @@ class DdpEngine:
             }
 
     def weights(self) -> dict[str, Tensor]:
-        return {name: value.detach().cpu().clone() for name, value in self._trainable.items()}
+        return copies(self._trainable)
 
-    @torch.no_grad()
     def put_weights(self, weights: Mapping[str, Tensor]) -> None:
-        for name, parameter in self._trainable.items():
-            parameter.copy_(weights[name])
+        put_weights(self._trainable, weights)
 
 
 class DeepSpeedEngine:
@@ -249,13 +248,11 @@ class DeepSpeedEngine:
 
     def weights(self) -> dict[str, Tensor]:
         with self._whole(None):
-            return {name: value.detach().cpu().clone() for name, value in self._trainable.items()}
+            return copies(self._trainable)
 
-    @torch.no_grad()
     def put_weights(self, weights: Mapping[str, Tensor]) -> None:
         with self._whole(0):
-            for name, parameter in self._trainable.items():
-                parameter.copy_(weights[name])
+            put_weights(self._trainable, weights)
 
 
 def read_deepspeed_config(path: Path, train: TrainConfig) -> dict[str, Any]:

@@ -20,12 +20,12 @@ from atelier.errors import ConfigError, PlanError
 from atelier.policies.sd3.policy import SD3Policy
 from atelier.rewards.registry import build
 from atelier.tracking.run_directory import RunDirectory
-from atelier.training.checkpoint import put_weights
 from atelier.training.distributed import World, join_world
 from atelier.training.engines import make_engine
 from atelier.training.journal import Journal
 from atelier.training.session import Session, find_checkpoint
 from atelier.training.trainer import Trainer
+from atelier.training.weights import put_weights
 
 
 def train(config_path: Path, run: RunDirectory) -> None:

@@ -1,0 +1,30 @@
+"""Trained tensors by parameter name, out of a module and into it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from atelier.errors import CheckpointError
+
+
+def copies(parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Copies of the parameters on the CPU."""
+    return {name: value.detach().cpu().clone() for name, value in parameters.items()}
+
+
+@torch.no_grad()
+def put_weights(parameters: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> None:
+    """Copy trained tensors into the parameters they were trained as.
+
+    Raises CheckpointError where a name is only on one side: a plain load would pass over it.
+    """
+    if set(parameters) != set(weights):
+        raise CheckpointError(
+            f"the checkpoint holds {len(weights)} tensors, the policy trains {len(parameters)}; "
+            f"only on one side: {sorted(set(parameters) ^ set(weights))[:3]}"
+        )
+    for name, parameter in parameters.items():
+        parameter.copy_(weights[name])
