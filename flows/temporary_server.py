@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -66,7 +67,8 @@ def _command(port: int) -> list[str]:
     application = ["--app-dir", str(Path(prefect.__file__).parent.parent)]
     factory = ["--factory", "prefect.server.api.server:create_app"]
     address = ["--host", "127.0.0.1", "--port", str(port)]
-    return ["uvicorn", *application, *factory, *address, "--log-level", "error", "--lifespan", "on"]
+    uvicorn = [sys.executable, "-m", "uvicorn"]
+    return [*uvicorn, *application, *factory, *address, "--log-level", "error", "--lifespan", "on"]
 
 
 def _wait_until_healthy(server: SupervisedProcess, url: str, log: Path) -> None:

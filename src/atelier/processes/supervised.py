@@ -1,4 +1,4 @@
-"""One program in a session of its own, its output in a file, stopped with all its descendants.
+"""One program under a guard, its output in a file, stopped with all its descendants.
 
 Files and not pipes: a pipe breaks with its reader and blocks its writer (spec platform 4).
 """
@@ -6,74 +6,89 @@ Files and not pipes: a pipe breaks with its reader and blocks its writer (spec p
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import subprocess
 import sys
-import time
+import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
-import psutil
+from atelier.processes.records import TOKEN, kill_marked
+
+# How long a guard may take to kill and reap before it is given up itself.
+_REAPING_SECONDS = 5.0
 
 
 class SupervisedProcess:
-    """A Python module run as a child that dies with us. Use as a context manager.
+    """A program that ends when we end, however we end. Use as a context manager.
 
-    Leaving the context, for whatever reason, leaves no descendant alive.
+    Leaving the context, for whatever reason, leaves no descendant alive. May be started from any
+    thread.
+
+    Args:
+        command: program and arguments.
+        log: file that stdout and stderr are appended to.
+        record: JSON file where the guard says what runs; default: `processes/<log's name>.json`
+            beside the log.
+        grace: seconds between SIGTERM and SIGKILL.
+        descendants: False ends the program alone, and not what it started.
     """
 
     def __init__(
-        self, arguments: Sequence[str], log: Path, environment: Mapping[str, str], cwd: Path
+        self,
+        command: Sequence[str],
+        log: Path,
+        environment: Mapping[str, str],
+        cwd: Path,
+        record: Path | None = None,
+        grace: float = 15.0,
+        descendants: bool = True,
     ) -> None:
-        """Start `python -m <arguments>` with stdout and stderr appended to `log`."""
         log.parent.mkdir(parents=True, exist_ok=True)
-        guard = ["-m", "atelier.processes.parent_death", "SIGTERM", str(os.getpid())]
+        record = record or log.parent / "processes" / f"{log.stem}.json"
+        self._token = uuid.uuid4().hex
+        self._grace = grace
+        self._descendants = descendants
+        self._code: int | None = None
+        options = ["--record", str(record.resolve()), "--grace", str(grace)]
+        alone = [] if descendants else ["--program-alone"]
         with log.open("ab") as output:
-            self._process = subprocess.Popen(
-                [sys.executable, *guard, *arguments],
-                stdin=subprocess.DEVNULL,
+            self._guard = subprocess.Popen(
+                [sys.executable, "-m", "atelier.processes.guard", *options, *alone, "--", *command],
+                stdin=subprocess.PIPE,  # nobody writes: that it closes tells the guard of our end
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                env=dict(environment),
+                env={**environment, TOKEN: self._token},
                 cwd=cwd,
             )
-        self._seen: set[psutil.Process] = set()
 
     @property
     def pid(self) -> int:
-        return self._process.pid
+        """Of the guard; the program and its descendants are its children."""
+        return self._guard.pid
 
     def poll(self) -> int | None:
-        """Exit code (128 + n when killed by signal n), or None while it runs."""
-        self._remember_descendants()
-        code = self._process.poll()
-        return code if code is None or code >= 0 else 128 - code
+        """Exit code (128 + n when killed by signal n), or None while anything of it runs."""
+        if self._code is None and (code := self._guard.poll()) is not None:
+            if code < 0 and self._descendants:  # the guard was killed and could not clean up
+                kill_marked(self._token)
+            self._code = code if code >= 0 else 128 - code
+        return self._code
 
-    def stop(self, grace: float = 15.0) -> None:
-        """SIGTERM to the program, then SIGKILL to every descendant left after `grace` seconds."""
-        self._remember_descendants()
-        if self._process.poll() is None:
-            self._process.terminate()
-        deadline = time.monotonic() + grace
-        while self._living() and time.monotonic() < deadline:
-            time.sleep(0.05)
-        for process in self._living():
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.send_signal(signal.SIGKILL)
-        self._process.wait()
-
-    def _remember_descendants(self) -> None:
-        """Ranks have sessions of their own and lose their parent with the agent: note them now."""
-        with contextlib.suppress(psutil.NoSuchProcess):
-            self._seen.update(psutil.Process(self.pid).children(recursive=True))
-
-    def _living(self) -> list[psutil.Process]:
-        own = [] if self._process.poll() is not None else [psutil.Process(self.pid)]
-        self._seen = {process for process in self._seen if process.is_running()}
-        return own + list(self._seen)
+    def stop(self, grace: float | None = None) -> None:
+        """End all of it: SIGTERM, and SIGKILL after `grace` seconds (default: the guard's)."""
+        for patience in (self._grace if grace is None else grace, _REAPING_SECONDS):
+            if self._guard.poll() is None:
+                self._guard.send_signal(signal.SIGTERM)  # the second one makes it kill at once
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self._guard.wait(patience)
+        self._guard.kill()
+        self._guard.wait()
+        if self._guard.stdin is not None:
+            self._guard.stdin.close()
+        self.poll()
 
     def __enter__(self) -> SupervisedProcess:
         return self

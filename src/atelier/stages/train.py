@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -110,7 +111,11 @@ def _one_life(run: RunDirectory, config: RunConfig) -> int:
     log = run.train / "trainer.log"
     tail = LogTail(log)
     with SupervisedProcess(
-        trainer_command(run, config), log, trainer_environment(config), repository_root()
+        [sys.executable, "-m", *trainer_command(run, config)],
+        log,
+        trainer_environment(config),
+        repository_root(),
+        record=run.processes / "trainer.json",
     ) as process:
         while (code := process.poll()) is None:
             tail.show()

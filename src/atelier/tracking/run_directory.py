@@ -60,6 +60,11 @@ class RunDirectory:
     def checkpoints(self) -> Path:
         return self.train / "checkpoints"
 
+    @property
+    def processes(self) -> Path:
+        """Records of the guards: what runs for this run, and how it ended."""
+        return self.root / "processes"
+
     def config(self, stage: str) -> Path:
         """The resolved configuration of one stage, the only one that stage reads."""
         return self.root / "config" / f"{stage}.yaml"

@@ -1,0 +1,72 @@
+"""What a guard leaves on disk, and how to find what it started, by whoever comes later.
+
+A process is named by its pid and start time, because pids come again. Everything below a guard
+carries the guard's token in its environment variable ATELIER_GUARD, also where the guard is gone
+and orphans belong to nobody.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from atelier.errors import DataError
+from atelier.tracking.run_directory import read_json_object
+
+TOKEN = "ATELIER_GUARD"
+
+
+def identity(pid: int) -> dict[str, Any]:
+    """{pid, started} of a living process; started is seconds since the epoch."""
+    return {"pid": pid, "started": psutil.Process(pid).create_time()}
+
+
+def is_alive(process: dict[str, Any]) -> bool:
+    """Whether the process that `identity` named still runs. A zombie does not."""
+    try:
+        found = psutil.Process(process["pid"])
+        same = abs(found.create_time() - process["started"]) < 0.1
+        return bool(same and found.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def read_record(path: Path) -> dict[str, Any] | None:
+    """A guard's record; None where the file is not one."""
+    with contextlib.suppress(DataError):
+        record = read_json_object(path)
+        if isinstance(record.get("token"), str) and isinstance(record.get("guard"), dict):
+            return record
+    return None
+
+
+def marked(token: str) -> list[psutil.Process]:
+    """Living processes whose environment carries the token, but for this one."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+            living = process.pid != os.getpid() and process.status() != psutil.STATUS_ZOMBIE
+            if living and process.environ().get(TOKEN) == token:
+                found.append(process)
+    return found
+
+
+def kill_marked(token: str, patience_seconds: float = 10.0) -> int:
+    """SIGKILL everything that carries the token, until nothing does. Returns how many there were.
+
+    For what a killed guard left: it had its chance to end well with the guard.
+    """
+    killed: set[int] = set()
+    deadline = time.monotonic() + patience_seconds
+    while token and (left := marked(token)) and time.monotonic() < deadline:
+        for process in left:
+            killed.add(process.pid)
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        time.sleep(0.05)
+    return len(killed)
