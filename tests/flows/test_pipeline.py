@@ -124,7 +124,9 @@ def test_a_bad_configuration_is_refused_before_anything_starts(
 
 
 def test_a_run_that_stops_itself_ends_with_75_and_is_not_retried(copied: Finished):
-    process = copied.place.run(copied.place.resume(copied.run, "rewards.deadline=0.0001"))
+    process = copied.place.run(
+        copied.place.resume(copied.run, "rewards.deadline=0.0001", "train.steps=7")
+    )
     assert process.returncode == 75, process.stdout + process.stderr
     assert "error: rewards.jpeg_compressibility: no score" in process.stderr
     assert "Traceback" not in process.stdout + process.stderr

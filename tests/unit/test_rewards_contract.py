@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from atelier.config.schema import OcrConfig, RewardsConfig
+from atelier.config.rewards import OcrConfig, RewardsConfig
 from atelier.rewards import Missing, ScoreBatch
 from atelier.rewards.registry import SCORERS
 

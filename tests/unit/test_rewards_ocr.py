@@ -5,7 +5,7 @@ import threading
 import pytest
 from PIL import Image, ImageDraw, ImageFont
 
-from atelier.config.schema import JpegConfig, OcrConfig
+from atelier.config.rewards import JpegConfig, OcrConfig
 from atelier.rewards import Missing, ScoreBatch, ocr_engine
 from atelier.rewards.jpeg import JpegCompressibility, JpegIncompressibility
 from atelier.rewards.ocr import OcrScorer

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from atelier.config.schema import JpegConfig, OcrConfig, RewardsConfig
+from atelier.config.rewards import JpegConfig, OcrRewardConfig, RewardsConfig
 from atelier.errors import ConfigError, Stopped
 from atelier.rewards import Missing, Reward, RewardSet, ScoreBatch, Scores, build, pil_images
 
@@ -167,7 +167,7 @@ def test_preflight_tells_an_outage_from_a_wrong_scorer():
 
 def test_build_takes_the_sections_that_are_set():
     config = RewardsConfig(
-        ocr=OcrConfig(detect=False, weight=1.0, workers=2),
+        ocr=OcrRewardConfig(detect=False, weight=1.0, workers=2),
         jpeg_compressibility=JpegConfig(weight=0.0),
         deadline=30,
     )

@@ -6,6 +6,7 @@ import hashlib
 import json
 from typing import Any
 
+from atelier.config.rewards import RewardSection
 from atelier.config.schema import RunConfig
 
 # The part of `evaluation` that shapes training: what the trainer generates periodically.
@@ -13,10 +14,6 @@ _PERIODIC = frozenset(
     {"suite", "periodic_prompts", "num_inference_steps", "guidance_scale", "seed"}
     | {"micro_batch_size", "ocr"}
 )
-# The part of `launch` that may change the numbers. Processes may not: results are independent of
-# the world size (design section 3), and a run may be resumed on more or fewer of them.
-_NUMERIC = frozenset({"engine", "zero_stage", "device", "threads"})
-
 _EVERYTHING = None
 _TRAIN: dict[str, frozenset[str] | None] = {
     "data": _EVERYTHING,
@@ -26,10 +23,11 @@ _TRAIN: dict[str, frozenset[str] | None] = {
     "train": _EVERYTHING,
     "rewards": _EVERYTHING,
     "evaluation": _PERIODIC,
-    "launch": _NUMERIC,
+    "launch": _EVERYTHING,
 }
-# What shapes a stage: sections, whole or in part. Never how a run is mirrored (tracking), and
-# never the recipe's name: equal values are equal runs.
+# What shapes a stage: sections, whole or in part. Never an operational field (schema), how a run is
+# mirrored (tracking), or the recipe's name: equal values are equal runs. Processes are operational:
+# results are independent of the world size (design section 3).
 SHAPED_BY: dict[str, dict[str, frozenset[str] | None]] = {
     "prepare": {"data": _EVERYTHING},
     "baseline": {"data": _EVERYTHING, "policy": _EVERYTHING, "evaluation": _EVERYTHING},
@@ -37,7 +35,7 @@ SHAPED_BY: dict[str, dict[str, frozenset[str] | None]] = {
     # Averaged or last weights: what is exported is what is evaluated.
     "evaluate": {**_TRAIN, "evaluation": _EVERYTHING, "export": frozenset({"weights"})},
     "export": {**_TRAIN, "export": _EVERYTHING},
-    "report": {**_TRAIN, "evaluation": _EVERYTHING, "export": _EVERYTHING, "launch": _EVERYTHING},
+    "report": {**_TRAIN, "evaluation": _EVERYTHING, "export": _EVERYTHING},
 }
 
 
@@ -49,7 +47,7 @@ def digest(value: Any) -> str:
 
 def stage_digest(config: RunConfig, stage: str) -> str:
     """Digest of all configuration that shapes `stage` (prepare, baseline, train, ...)."""
-    values = config.model_dump(mode="json")
+    values = config.shape()
     shape = {
         section: values[section]
         if keys is _EVERYTHING
@@ -57,3 +55,11 @@ def stage_digest(config: RunConfig, stage: str) -> str:
         for section, keys in SHAPED_BY[stage].items()
     }
     return digest({"stage": stage, **shape})
+
+
+def scorer_digest(name: str, section: RewardSection) -> str:
+    """Digest of all configuration that shapes a reward's scores. Its weight does not: a service
+    may be shared by runs that weigh it differently."""
+    shape = section.shape()
+    del shape["weight"]
+    return digest({"reward": name, **shape})

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from atelier.config.memory import Memory, ModelFacts, estimate, read_model_facts
 from atelier.config.paths import from_root, is_file
-from atelier.config.schema import OcrConfig, RewardsConfig, RunConfig
+from atelier.config.rewards import RewardsConfig
+from atelier.config.schema import RunConfig
 from atelier.errors import ConfigError, PlanError
 
 # Below this, results depend on the micro-batch in the last bits, and OCR and JPEG rewards are
@@ -108,11 +109,7 @@ def _derive(config: RunConfig, ranks: int, facts: ModelFacts | None) -> Plan:
 
 def rewards_in_use(rewards: RewardsConfig) -> dict[str, float]:
     """Name and weight of every reward that is set."""
-    return {
-        name: value.weight
-        for name in RewardsConfig.model_fields
-        if hasattr(value := getattr(rewards, name), "weight")
-    }
+    return {name: section.weight for name, section in rewards.sections().items()}
 
 
 def _window_size(config: RunConfig) -> int:
@@ -189,7 +186,7 @@ def _reward_rejections(config: RunConfig) -> Iterator[tuple[str, str]]:
             sorted(RewardsConfig.model_fields.keys() - {"min_valid_share", "deadline"})
         )
         yield "rewards", f"{why}; give one a weight, such as rewards.ocr.weight (known: {names})"
-    if isinstance(config.rewards.ocr, OcrConfig) and _no_target(config):
+    if config.rewards.ocr is not None and _no_target(config):
         yield "rewards.ocr", f"needs a text to look for, and {_no_target(config)} has none"
 
 

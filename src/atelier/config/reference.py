@@ -11,6 +11,7 @@ from pydantic.fields import FieldInfo
 
 from atelier.config.keys import section_of
 from atelier.config.schema import RunConfig
+from atelier.config.sections import is_operational
 
 _HEAD = """\
 # Configuration
@@ -28,6 +29,9 @@ A run is described by the sections below. Values come from four places, later on
 `atelier show` prints the outcome, `atelier validate` checks it and `atelier plan` works out every
 batch number. A key that does not exist, a wrong type and an impossible value are refused with the
 file and line where they stand. Paths are relative to the repository.
+
+A key with ° says how results are obtained and not what they are: a run may be resumed with another
+value. Any other key that changes starts anew whatever it shapes.
 """
 
 
@@ -55,7 +59,9 @@ def _section(key: str, model: type[BaseModel]) -> str:
 
 
 def _row(key: str, info: FieldInfo, schema: Mapping[str, Any]) -> str:
-    cells = [f"`{key}`", _values(schema), _default(info), info.description or "see its section"]
+    mark = " °" if is_operational(info) else ""
+    about = info.description or "see its section"
+    cells = [f"`{key}`{mark}", _values(schema), _default(info), about]
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"
 
 

@@ -2,7 +2,8 @@
 
 Values come from four places, later ones winning: the defaults here, the recipe (and those it
 inherits), params.yaml, and `--set dotted.key=value`. A key that is not here is refused with a
-suggestion (see resolve.py). Cross-field rules that need arithmetic live in plan.py.
+suggestion (see resolve.py). Cross-field rules that need arithmetic live in plan.py; the sections of
+rewards in rewards.py.
 """
 
 from __future__ import annotations
@@ -10,22 +11,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-PositiveInt = Annotated[int, Field(gt=0)]
-NonNegativeInt = Annotated[int, Field(ge=0)]
-PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Decay = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
-FiniteFloat = Annotated[float, Field(allow_inf_nan=False)]
-Fraction = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
-
-
-class Section(BaseModel):
-    """Base of every section: unknown keys are errors, values are frozen once resolved."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+from atelier.config.rewards import OcrConfig, RewardsConfig
+from atelier.config.sections import (
+    Decay,
+    Fraction,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    Section,
+    operational,
+)
 
 
 class DataConfig(Section):
@@ -173,46 +172,6 @@ class TrainConfig(Section):
     )
 
 
-class OcrConfig(Section):
-    """Text in the image, read by PP-OCR through rapidocr (spec flow 5)."""
-
-    weight: FiniteFloat = Field(1.0, description="Weight in the sum; 0 only logs.")
-    detect: bool = Field(True, description="Find text boxes first; false reads the whole image.")
-    min_confidence: Fraction = Field(0.0, description="Recognised lines below are ignored.")
-    box_order: Literal["detected", "reading"] = Field(
-        "detected", description="Order of the lines joined: as detected, or top-left first."
-    )
-    unicode_normalization: Literal["none", "NFKC"] = Field(
-        "none", description="Normalisation of both texts before they are compared."
-    )
-    workers: PositiveInt = Field(1, description="Scoring threads a trainer process runs.")
-
-
-class JpegConfig(Section):
-    """Size of the image as JPEG, labelled by direction (spec flow 5)."""
-
-    weight: FiniteFloat = Field(1.0, description="Weight in the sum; 0 only logs.")
-    quality: Annotated[int, Field(ge=1, le=100)] = Field(95, description="JPEG quality.")
-
-
-class RewardsConfig(Section):
-    """Rewards that are set are used; their weighted sum is what is trained on."""
-
-    ocr: OcrConfig | None = Field(None, description="Similarity of the text read to the target.")
-    jpeg_compressibility: JpegConfig | None = Field(
-        None, description="-kB/500: higher is more compressible."
-    )
-    jpeg_incompressibility: JpegConfig | None = Field(
-        None, description="kB: higher is less compressible."
-    )
-    min_valid_share: Fraction = Field(
-        0.9, description="Share of a step's images that must have a score, else the run stops."
-    )
-    deadline: PositiveFloat = Field(
-        600.0, description="Seconds a step waits for its scores before they count as missing."
-    )
-
-
 class EvaluationConfig(Section):
     """Held-out evaluation, before, during and after training."""
 
@@ -226,7 +185,7 @@ class EvaluationConfig(Section):
     seed: NonNegativeInt = Field(0, description="Seed of the fixed noise, one draw a prompt.")
     micro_batch_size: PositiveInt = Field(16, description="Images generated together.")
     ocr: OcrConfig = Field(
-        OcrConfig(), description="How the suite reads text; independent of the reward's weight."
+        OcrConfig(), description="How the suite reads text, in process; independent of the reward."
     )
     bootstrap_samples: PositiveInt = Field(
         10_000, description="Resamples of the paired bootstrap intervals."
@@ -253,14 +212,14 @@ class ExportConfig(Section):
 class LaunchConfig(Section):
     """How the trainer process is started."""
 
-    processes: PositiveInt = Field(1, description="Ranks (torchrun --nproc-per-node).")
+    processes: PositiveInt = operational(1, "Ranks (torchrun --nproc-per-node).")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="Where the ranks compute.")
     engine: Literal["ddp", "deepspeed"] = Field("ddp", description="Distributed engine.")
     zero_stage: Literal[2, 3] = Field(2, description="DeepSpeed ZeRO stage.")
     threads: PositiveInt = Field(
         2, description="CPU threads of all ranks together; fixed, because it can change sums."
     )
-    max_restarts: NonNegativeInt = Field(2, description="Crashes after which a stage gives up.")
+    max_restarts: NonNegativeInt = operational(2, "Crashes after which a stage gives up.")
 
 
 class TrackingConfig(Section):
@@ -299,6 +258,7 @@ class RunConfig(Section):
 
     def _conflicts(self) -> Iterator[tuple[str, str]]:
         """Key and problem of every field that does not fit the others."""
+        yield from self.rewards.conflicts()
         if self.data.source != "scenes" and self.data.path is None:
             yield "data.path", f"is required when data.source is {self.data.source}"
         if self.rollout.dynamics == "cps" and self.rollout.noise_level > 1:

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from atelier.config.schema import EvaluationConfig, OcrConfig
+from atelier.config.rewards import OcrConfig
+from atelier.config.schema import EvaluationConfig
 from atelier.data import gold, scenes
 from atelier.data.prompts import Prompt
 from atelier.evaluation.files import image_name, read_images, write_results

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from PIL import Image
 
-from atelier.config.schema import JpegConfig
+from atelier.config.rewards import JpegConfig
 from atelier.rewards.base import Direction, ScoreBatch, Scores
 
 # Flat grey has only zero coefficients: its size hardly depends on quality or encoder.

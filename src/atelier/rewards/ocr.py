@@ -11,7 +11,7 @@ from typing import Any
 
 from PIL import Image, ImageDraw, ImageFont
 
-from atelier.config.schema import OcrConfig
+from atelier.config.rewards import OcrConfig
 from atelier.rewards import ocr_engine
 from atelier.rewards.base import Direction, Missing, Score, ScoreBatch, Scores
 from atelier.rewards.text import Normalization, normalize, reading_order, similarity

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from atelier.config.schema import RewardsConfig
+from atelier.config.rewards import RewardsConfig
 from atelier.rewards.base import Scorer
 from atelier.rewards.jpeg import JpegCompressibility, JpegIncompressibility
 from atelier.rewards.ocr import OcrScorer

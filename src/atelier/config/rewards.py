@@ -1,0 +1,128 @@
+"""The sections of `rewards:`, and how the text in an image is read.
+
+A reward's section says what is scored (which shapes training) and, by `RewardSection`, where: in
+the trainer, in a service that the run starts and watches, or in one that others run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Literal
+from urllib.parse import urlsplit
+
+from pydantic import Field
+
+from atelier.config.sections import (
+    FiniteFloat,
+    Fraction,
+    PositiveFloat,
+    PositiveInt,
+    Section,
+    operational,
+)
+
+
+class RewardSection(Section):
+    """What every reward has in common: its weight, and where its scores are made."""
+
+    weight: FiniteFloat = Field(1.0, description="Weight in the sum; 0 only logs.")
+    placement: Literal["in_process", "managed", "remote"] = operational(
+        "in_process",
+        "in_process: in the trainer; managed: in services the run starts, watches and stops; "
+        "remote: in services at `urls`.",
+    )
+    urls: list[str] = operational([], "Services of a remote reward, such as http://host:8400.")
+    replicas: PositiveInt = operational(1, "Services started for a managed reward.")
+    workers: PositiveInt = operational(1, "Scoring threads of a trainer process, or of a service.")
+    timeout: PositiveFloat = operational(
+        120.0, "Seconds a service may take for one batch before it is asked again."
+    )
+    startup: PositiveFloat = operational(
+        300.0, "Seconds a managed service may take until its golden sample is scored."
+    )
+
+    def conflicts(self) -> Iterator[tuple[str, str]]:
+        """Key, relative to the section, and problem of fields that do not fit each other."""
+        if self.placement == "remote" and not self.urls:
+            yield "urls", "is required with placement: remote"
+        if self.placement != "remote" and self.urls:
+            yield "urls", f"is for placement: remote, not for {self.placement}"
+        if self.placement != "managed" and self.replicas > 1:
+            yield "replicas", f"is for placement: managed, not for {self.placement}"
+        if len({*self.urls}) < len(self.urls):
+            yield "urls", "names each service once"
+        for url in self.urls:
+            if problem := _url_problem(url):
+                yield "urls", problem
+
+
+class OcrConfig(Section):
+    """Text in the image, read by PP-OCR through rapidocr (spec flow 5)."""
+
+    detect: bool = Field(True, description="Find text boxes first; false reads the whole image.")
+    min_confidence: Fraction = Field(0.0, description="Recognised lines below are ignored.")
+    box_order: Literal["detected", "reading"] = Field(
+        "detected", description="Order of the lines joined: as detected, or top-left first."
+    )
+    unicode_normalization: Literal["none", "NFKC"] = Field(
+        "none", description="Normalisation of both texts before they are compared."
+    )
+    workers: PositiveInt = operational(1, "Scoring threads of a trainer process, or of a service.")
+
+
+class OcrRewardConfig(RewardSection, OcrConfig):
+    """Similarity of the text in the image, read by PP-OCR, to the target (spec flow 5)."""
+
+
+class JpegConfig(RewardSection):
+    """Size of the image as JPEG, labelled by direction (spec flow 5)."""
+
+    quality: Annotated[int, Field(ge=1, le=100)] = Field(95, description="JPEG quality.")
+
+
+class RewardsConfig(Section):
+    """Rewards that are set are used; their weighted sum is what is trained on."""
+
+    ocr: OcrRewardConfig | None = Field(
+        None, description="Similarity of the text read to the target."
+    )
+    jpeg_compressibility: JpegConfig | None = Field(
+        None, description="-kB/500: higher is more compressible."
+    )
+    jpeg_incompressibility: JpegConfig | None = Field(
+        None, description="kB: higher is less compressible."
+    )
+    min_valid_share: Fraction = Field(
+        0.9, description="Share of a step's images that must have a score, else the run stops."
+    )
+    deadline: PositiveFloat = operational(
+        600.0, "Seconds a step waits for its scores before they count as missing."
+    )
+
+    def sections(self) -> dict[str, RewardSection]:
+        """Name and section of every reward that is set, in the order of the schema."""
+        values = {name: getattr(self, name) for name in type(self).model_fields}
+        return {name: one for name, one in values.items() if isinstance(one, RewardSection)}
+
+    def conflicts(self) -> Iterator[tuple[str, str]]:
+        """Key and problem of every field that does not fit the others."""
+        for name, section in self.sections().items():
+            for key, problem in section.conflicts():
+                yield f"rewards.{name}.{key}", problem
+
+
+def _url_problem(url: str) -> str | None:
+    """Why a URL cannot be a service's, or None."""
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname)
+        _ = parts.port  # raises where it is no port
+    except ValueError:
+        usable = False
+    if not usable:
+        return f"{url!r} is no http or https address, such as http://host:8400"
+    if "@" in parts.netloc:
+        return "a URL carries no user or password; the token is ATELIER_REWARD_TOKEN's"
+    if parts.query or parts.fragment:
+        return f"{url!r} has more than host, port and path"
+    return None

@@ -1,0 +1,48 @@
+"""What every section of the configuration is made of."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.fields import FieldInfo
+
+PositiveInt = Annotated[int, Field(gt=0)]
+NonNegativeInt = Annotated[int, Field(ge=0)]
+PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Decay = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
+FiniteFloat = Annotated[float, Field(allow_inf_nan=False)]
+Fraction = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+
+_OPERATIONAL = "operational"
+
+
+class Section(BaseModel):
+    """Base of every section: unknown keys are errors, values are frozen once resolved."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+
+    def shape(self) -> dict[str, Any]:
+        """The values, as JSON, that may change a result: all but the operational ones."""
+        values = self.model_dump(mode="json")
+        for name, info in type(self).model_fields.items():
+            value = getattr(self, name)
+            if is_operational(info):
+                del values[name]
+            elif isinstance(value, Section):
+                values[name] = value.shape()
+        return values
+
+
+def operational(default: Any, description: str) -> Any:
+    """A field that says how a result is obtained and never what it is.
+
+    It shapes no digest, so a run may be resumed with another value.
+    """
+    return Field(default, description=description, json_schema_extra={_OPERATIONAL: True})
+
+
+def is_operational(info: FieldInfo) -> bool:
+    """Whether a field was made by `operational`."""
+    return isinstance(info.json_schema_extra, dict) and _OPERATIONAL in info.json_schema_extra
