@@ -1,7 +1,8 @@
 """Train an image generator with GRPO, from prompts to a proven export and a report.
 
+    prefect deployment run grpo/full --param recipe=tiny/flow-grpo-fast --watch
+    atelier run --recipe tiny/flow-grpo-fast                        the same, without a platform
     python -m flows.grpo --recipe tiny/flow-grpo-fast --set algorithm.beta=0.01
-    atelier run --recipe tiny/flow-grpo-fast                        the same
 
 prepare -> baseline -> train -> evaluate -> export -> report, each a task around the stage of the
 same name, in the flow's main thread: only there does a stop reach the stage. A stage that is done
@@ -11,30 +12,24 @@ is skipped, so a retried flow run goes on where it was, in its directory runs/<f
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from prefect import flow
-from prefect.runtime import flow_run
-from prefect.states import State
 
-from atelier.errors import AtelierError
-from tasks.artifacts import publish_result
-from tasks.outcome import failed
+from flows.frame import framed, mlflow_ui, name_of_run
+from tasks.artifacts import publish_report, publish_results
+from tasks.progress import TrainingProgress
+from tasks.slots import gpu_slots, require_gpu_slots
 from tasks.stages import baseline, evaluate, export, open_run, prepare, report, train
 
 
-def _flow_run_name() -> str:
-    parameters: dict[str, Any] = flow_run.parameters
-    return parameters.get("run_name") or parameters.get("recipe") or f"grpo {flow_run.id:.8}"
-
-
-@flow(name="grpo", flow_run_name=_flow_run_name)
+@flow(name="grpo", flow_run_name=name_of_run)
+@framed
 def grpo(
     recipe: str | None = None,
     overrides: list[str] | None = None,
     run_name: str | None = None,
     resume: str | None = None,
-) -> Path | State[Any]:
+) -> Path:
     """Run the pipeline and return its run directory.
 
     Args:
@@ -44,17 +39,17 @@ def grpo(
         resume: an existing run directory, or an id under runs/. It keeps its configuration;
             with `recipe` or `overrides`, what they change runs again.
     """
-    try:
-        run = open_run(recipe, overrides or [], run_name, resume)
-        prepare(run)
+    run = open_run(recipe, overrides or [], run_name, resume)
+    require_gpu_slots(run)
+    prepare(run)
+    with TrainingProgress(run) as progress, gpu_slots(run, progress.say):
         baseline(run)
         train(run)
         evaluate(run)
         export(run)
-        report(run)
-        publish_result(run)
-    except AtelierError as error:
-        return failed(error)
+    report(run)
+    publish_results(run)
+    publish_report(run, mlflow_ui())
     return run
 
 

@@ -1,4 +1,11 @@
-"""What an error means for Prefect: whether a retry can mend it, and else what state it leads to."""
+"""What an error means for Prefect: the state it leads to, and whether a retry can mend it.
+
+Completed                      0
+Failed                         2, 3: a bad configuration, a refused plan
+Failed, named `Stopped`        75: the run stopped itself; a person decides, then resumes it
+Cancelled                      143, or a cancel in Prefect
+Crashed                        everything else: a retry resumes it
+"""
 
 from __future__ import annotations
 
@@ -6,21 +13,54 @@ from typing import Any
 
 from prefect import Task
 from prefect.client.schemas.objects import TaskRun
-from prefect.states import Failed, State
+from prefect.runtime import deployment, flow_run
+from prefect.states import Cancelled, Crashed, Failed, State
 
 from atelier.errors import AtelierError, Stopped
+from atelier.stages.train import CANCELLED
+
+CRASHED = AtelierError.exit_code
 
 
-def crashed(task: Task[..., Any], task_run: TaskRun, state: State[Any]) -> bool:
+def can_be_retried(task: Task[..., Any], task_run: TaskRun, state: State[Any]) -> bool:
     """Retry condition: only crashes. A bad configuration stays bad, and a run that stopped itself
     (75) waits for a person."""
     return not isinstance(state.result(raise_on_failure=False), AtelierError)
 
 
 def failed(error: AtelierError) -> State[Any]:
-    """The state of a run or task that ended with a message and not with a traceback."""
+    """The state of a task that ended with a message and not with a traceback."""
     name = "Stopped" if isinstance(error, Stopped) else "Failed"
     return Failed(name=name, message=str(error), data=error)
+
+
+def state_of(error: Exception) -> State[Any]:
+    """The state of a flow run that an error ended, with the command that goes on with it."""
+    if not isinstance(error, AtelierError):
+        text = f"{type(error).__name__}: {error}"
+        return Crashed(message=f"{text}\nTo go on: {resume_command()}", data=error)
+    if error.exit_code == CANCELLED:
+        return cancelled(str(error), error)
+    if error.exit_code == CRASHED:
+        return Crashed(message=f"{error}\nTo go on: {resume_command()}", data=error)
+    if isinstance(error, Stopped):
+        message = f"{error}\nTo go on: {resume_command()}"
+        return Failed(name="Stopped", message=message, data=error)
+    return failed(error)
+
+
+def cancelled(why: str, error: AtelierError | None = None) -> State[Any]:
+    """The state of a flow run that was cancelled and has stopped all that it started."""
+    return Cancelled(message=f"{why}\nTo go on: {resume_command()}", data=error)
+
+
+def resume_command() -> str:
+    """What goes on with this flow run, in its directory."""
+    if deployment.id:
+        return f"prefect flow-run retry {flow_run.id}"
+    parameters: dict[str, Any] = flow_run.parameters
+    run = parameters.get("resume") or parameters.get("run") or flow_run.id
+    return f"atelier run --resume {run}"
 
 
 def value_of(state: State[Any]) -> Any:

@@ -11,9 +11,11 @@ from prefect import Task
 from prefect.runtime import flow_run
 
 from atelier.errors import AtelierError
+from atelier.stages.run_file import find_run
 from atelier.stages.run_file import open_run as open_run_directory
 from atelier.tracking.run_directory import RunDirectory
-from tasks.outcome import crashed, failed, value_of
+from tasks import output
+from tasks.outcome import can_be_retried, failed, value_of
 
 
 def _resolve(
@@ -35,7 +37,20 @@ def open_run(
         ConfigError, PlanError: the configuration cannot be used.
     """
     resolve = Task(_resolve, name="resolve", task_run_name="resolve")
-    return Path(value_of(resolve(recipe, overrides, run_name, resume, return_state=True)))
+    run = Path(value_of(resolve(recipe, overrides, run_name, resume, return_state=True)))
+    output.to_file(run)
+    return run
+
+
+def existing_run(name: str) -> Path:
+    """The directory of a run that was opened before.
+
+    Raises:
+        ConfigError: there is none of that name.
+    """
+    run = find_run(name).root
+    output.to_file(run)
+    return run
 
 
 def _stage_task(name: str) -> Callable[[Path], dict[str, Any]]:
@@ -52,7 +67,7 @@ def _stage_task(name: str) -> Callable[[Path], dict[str, Any]]:
         task_run_name=name,
         retries=1,
         retry_delay_seconds=2,
-        retry_condition_fn=crashed,
+        retry_condition_fn=can_be_retried,
     )
 
     def call(run: Path) -> dict[str, Any]:

@@ -7,8 +7,8 @@ from pathlib import Path
 from atelier.config.resolve import load_stage_config
 from atelier.report.comparison import as_markdown, as_text, headline, read_comparison
 from atelier.stages.run_file import read_run
-from atelier.tracking.mlflow_store import tracking_uri, ui_command
-from atelier.tracking.run_directory import RunDirectory
+from atelier.tracking.mlflow_store import DEFAULT_URI, sqlite_path, tracking_uri, ui_command
+from atelier.tracking.run_directory import RunDirectory, read_json_object
 
 
 def closing_words(root: Path) -> str:
@@ -31,7 +31,25 @@ def closing_words(root: Path) -> str:
 def result_markdown(run: RunDirectory) -> str:
     """For a Prefect artifact."""
     rows = read_comparison(run)
-    description = read_run(run)
-    return "\n\n".join(
-        [f"# {description['run_name']}", headline(rows), as_markdown(rows), f"Run: `{run.root}`"]
-    )
+    title = f"# {read_run(run)['run_name']}"
+    return "\n\n".join([title, headline(rows), as_markdown(rows), f"Run: `{run.root.name}`"])
+
+
+def mlflow_page(run: RunDirectory, ui: str | None, artifact: str) -> str | None:
+    """Where the MLflow UI shows an artifact of the run; None where no UI shows this run.
+
+    Args:
+        ui: address of a UI on the project's own store. A tracking server has its own.
+        artifact: its path among the MLflow run's artifacts.
+    """
+    uri = load_stage_config(run.config("report")).tracking.mlflow_uri
+    server = uri if uri is not None and sqlite_path(uri) is None else None
+    page = server or (ui if uri in (None, DEFAULT_URI) else None)
+    sent = run.root / "mlflow.json"
+    if page is None or not sent.exists():
+        return None
+    state = read_json_object(sent)
+    if not {"experiment_id", "run_id"} <= state.keys():
+        return None
+    where = f"experiments/{state['experiment_id']}/runs/{state['run_id']}"
+    return f"{page.rstrip('/')}/#/{where}/artifactPath/{artifact}"

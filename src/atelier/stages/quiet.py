@@ -1,4 +1,4 @@
-"""Progress bars and notes of the model libraries: off unless asked for."""
+"""What model libraries do unasked, off unless asked for: progress bars, notes, starting CUDA."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ SWITCHES = {
     "TRANSFORMERS_VERBOSITY": "error",
     "DIFFUSERS_VERBOSITY": "error",
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+    # Imports ask whether there is a GPU. Asked of the driver library and not of CUDA, because CUDA
+    # reads only once which GPUs it may use, and that is decided later (processes/gpus.py).
+    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
 }
 
 

@@ -27,6 +27,14 @@ def runs_root() -> Path:
     return from_root(os.environ.get("ATELIER_RUNS") or "runs")
 
 
+def shown_path(path: Path) -> str:
+    """A path for people on any machine: relative to the repository, or to where runs are kept."""
+    for root in (repository_root(), runs_root().parent):
+        if path.is_relative_to(root):
+            return path.relative_to(root).as_posix()
+    return path.name
+
+
 def write_run(
     run: RunDirectory,
     config: RunConfig,

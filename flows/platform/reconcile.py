@@ -1,0 +1,98 @@
+"""Puts right what killed processes left behind: on this machine, and in Prefect's records.
+
+Prefect keeps a run whose process is gone Running or Cancelling for ever (spec platform 3). Called
+by `atelier up` and at the start of every flow run; it disturbs nothing that lives, here or on
+another machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas.filters import (
+    FlowFilter,
+    FlowFilterName,
+    FlowRunFilter,
+    FlowRunFilterState,
+    FlowRunFilterStateType,
+)
+from prefect.client.schemas.objects import FlowRun, StateType
+from prefect.states import Cancelled, Crashed
+
+from atelier.processes.leftovers import clean_up
+from atelier.stages.run_file import runs_root
+from tasks.identity import LEASE, process_of
+from tasks.server import ask_server
+
+FLOWS = ("grpo", "prepare", "rewards", "train", "evaluate", "export", "report", "compare")
+# A living run says which process it is within a second of its start, and a worker starts a process
+# for a run it has taken within some. One that has not done so after this time will not.
+SILENT_SECONDS = 120.0
+PENDING_SECONDS = 900.0
+UNFINISHED = (StateType.PENDING, StateType.RUNNING, StateType.CANCELLING)
+PAGE = 200
+
+
+def reconcile() -> list[str]:
+    """End what guards of dead owners left, and runs and leases of dead processes.
+
+    Returns:
+        One line for everything that was done; empty when all was well.
+    """
+    lines = clean_up(runs_root())
+    with ask_server() as client:
+        for run in _unfinished(client):
+            # Read again: it may have ended well since, and then its process is gone, too.
+            if is_abandoned(run) and is_abandoned(run := client.read_flow_run(run.id)):
+                lines.append(_end(client, run))
+                _release_leases(client, run)
+    return lines
+
+
+def is_abandoned(run: FlowRun) -> bool:
+    """Whether a run is unfinished and nobody works on it any more.
+
+    False for every process of another machine: only that machine can tell.
+    """
+    if run.state is None or run.state.type not in UNFINISHED:
+        return False
+    process = None if run.state.is_pending() else process_of(run)
+    if process is not None:
+        return process.is_here and not process.lives()
+    patience = PENDING_SECONDS if run.state.is_pending() else SILENT_SECONDS
+    return datetime.now(UTC) - run.state.timestamp > timedelta(seconds=patience)
+
+
+def _unfinished(client: SyncPrefectClient) -> Iterator[FlowRun]:
+    """Unfinished runs of our flows. Paged to the end before any is changed."""
+    states = FlowRunFilterStateType(any_=list(UNFINISHED))
+    found: list[FlowRun] = []
+    while True:
+        page = client.read_flow_runs(
+            flow_filter=FlowFilter(name=FlowFilterName(any_=list(FLOWS))),
+            flow_run_filter=FlowRunFilter(state=FlowRunFilterState(type=states)),
+            limit=PAGE,
+            offset=len(found),
+        )
+        found += page
+        if len(page) < PAGE:
+            return iter(found)
+
+
+def _end(client: SyncPrefectClient, run: FlowRun) -> str:
+    again = f"prefect flow-run retry {run.id}" if run.deployment_id else "atelier run --resume"
+    message = f"Its process is gone. To go on from its last checkpoint: {again}"
+    cancelling = run.state is not None and run.state.is_cancelling()
+    state = Cancelled(message=message) if cancelling else Crashed(message=message)
+    client.set_flow_run_state(run.id, state, force=True)
+    return f"flow run {run.name} ({run.id}): its process is gone, now {state.name}"
+
+
+def _release_leases(client: SyncPrefectClient, run: FlowRun) -> None:
+    for label, lease in run.labels.items():
+        if label.startswith(LEASE) and lease:
+            client.release_concurrency_slots_with_lease(UUID(str(lease)))
+            client.update_flow_run_labels(run.id, {label: ""})

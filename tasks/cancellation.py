@@ -1,0 +1,106 @@
+"""A flow run ends itself when it is cancelled: its worker may be dead (design section 5).
+
+Prefect's worker answers a cancel with SIGTERM to the flow's process. Where there is no worker any
+more, nobody does, so every flow run asks the server for its own state and sends itself that
+SIGTERM: one way to stop, whoever noticed first. It arrives as Prefect's TerminationSignal in the
+main thread, on whose way up every context stops what it started.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import logging
+import os
+import signal
+import threading
+from types import FrameType, TracebackType
+from typing import Any
+from uuid import UUID
+
+from prefect.client.schemas.objects import StateType
+
+from tasks.server import UNANSWERED, ask_server
+
+ASK_EVERY_SECONDS = 3.0
+# How long a stopping flow waits for the answer to whether it was cancelled.
+PATIENCE_SECONDS = 8.0
+CANCELLED_STATES = (StateType.CANCELLING, StateType.CANCELLED)
+
+logger = logging.getLogger("atelier.flow")
+
+
+class CancellationWatch:
+    """Inside, a cancel in Prefect raises TerminationSignal in the main thread, once.
+
+    A server that is away is asked again later. To be entered in the flow's main thread, inside
+    Prefect's own handling of SIGTERM.
+    """
+
+    def __init__(self, flow_run_id: UUID) -> None:
+        self._flow_run_id = flow_run_id
+        self._cancelled = threading.Event()
+        self._leaving = threading.Event()
+        self._wake_up = threading.Event()
+        self._answered = threading.Event()
+        self._stopping = False
+        self._handler_before: Any = None
+        context = contextvars.copy_context()
+        self._thread = threading.Thread(
+            target=context.run, args=(self._watch,), name="cancellation-watch", daemon=True
+        )
+
+    def is_cancelled(self) -> bool:
+        """Whether the run is Cancelling or Cancelled: asked now, within `PATIENCE_SECONDS`."""
+        if not self._cancelled.is_set():
+            self._answered.clear()
+            self._wake_up.set()
+            self._answered.wait(PATIENCE_SECONDS)
+        return self._cancelled.is_set()
+
+    def _watch(self) -> None:
+        while not self._leaving.is_set():
+            if self._ask():
+                self._cancelled.set()
+                self._answered.set()
+                if not self._stopping and not self._leaving.is_set():
+                    logger.info("the run was cancelled: stopping")
+                    os.kill(os.getpid(), signal.SIGTERM)
+                return
+            self._answered.set()
+            self._wake_up.wait(ASK_EVERY_SECONDS)
+            self._wake_up.clear()
+
+    def _ask(self) -> bool:
+        try:
+            with ask_server() as client:
+                state = client.read_flow_run(self._flow_run_id).state
+        except UNANSWERED:
+            return False
+        return state is not None and state.type in CANCELLED_STATES
+
+    def _on_sigterm(self, signum: int, frame: FrameType | None) -> None:
+        """Only the first counts: another one would cut short what the first one cleans up."""
+        if self._stopping:
+            return
+        self._stopping = True
+        if callable(self._handler_before):
+            self._handler_before(signum, frame)
+
+    def __enter__(self) -> CancellationWatch:
+        if threading.current_thread() is threading.main_thread():
+            self._handler_before = signal.getsignal(signal.SIGTERM)
+            signal.signal(signal.SIGTERM, self._on_sigterm)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._leaving.set()
+        self._wake_up.set()
+        # A run that is stopping stays deaf until Prefect has put its own handler back.
+        if self._handler_before is not None and not self._stopping:
+            signal.signal(signal.SIGTERM, self._handler_before)

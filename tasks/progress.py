@@ -1,0 +1,101 @@
+"""How far the training is, as a live artifact on the run's page in Prefect.
+
+A thread reads the run directory's metrics.jsonl, so the trainer knows nothing of it. The artifact
+is made in the flow's thread: one made in a bare thread belongs to no run (spec platform 5).
+"""
+
+from __future__ import annotations
+
+import contextvars
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+from prefect.artifacts import create_progress_artifact
+from prefect.client.schemas.actions import ArtifactUpdate
+
+from atelier.config.resolve import load_stage_config
+from atelier.tracking.run_directory import RunDirectory
+from tasks.server import UNANSWERED, ask_server
+
+UPDATE_EVERY_SECONDS = 5.0
+TAIL_BYTES = 64 * 1024
+KEY = "training"
+
+
+class TrainingProgress:
+    """A context in which the artifact `training` follows a run: percent of its training steps.
+
+    `say` replaces the description while something else is to be said, such as what is waited for.
+    """
+
+    def __init__(self, run: Path) -> None:
+        directory = RunDirectory(run)
+        self._metrics = directory.metrics
+        self._steps = load_stage_config(directory.config("train")).train.steps
+        self._remark = ""
+        self._end = threading.Event()
+        self._changed = threading.Event()
+        self._shown = self._state()
+        self._artifact: Any = create_progress_artifact(
+            self._shown[0], key=KEY, description=self._shown[1]
+        )
+        context = contextvars.copy_context()
+        self._thread = threading.Thread(
+            target=context.run, args=(self._follow,), name="training-progress", daemon=True
+        )
+
+    def say(self, remark: str) -> None:
+        """Show a remark instead of the step; "" ends it."""
+        self._remark = remark
+        self._changed.set()
+
+    def _follow(self) -> None:
+        while not self._end.is_set():
+            self._changed.wait(UPDATE_EVERY_SECONDS)
+            self._changed.clear()
+            self._update()
+
+    def _update(self) -> None:
+        percent, text = self._state()
+        if (percent, text) == self._shown:
+            return
+        try:
+            with ask_server() as client:
+                client.update_artifact(
+                    self._artifact, ArtifactUpdate(data=percent, description=text)
+                )
+        except UNANSWERED:
+            return  # shown with the next step
+        self._shown = percent, text
+
+    def _state(self) -> tuple[float, str]:
+        record = _last_record(self._metrics)
+        step = record.get("step", 0)
+        percent = round(100.0 * min(step, self._steps) / self._steps, 1)
+        reward = record.get("reward/mean")
+        shown = f", mean reward {reward:.3f}" if isinstance(reward, float) else ""
+        return percent, self._remark or f"step {step} of {self._steps}{shown}"
+
+    def __enter__(self) -> TrainingProgress:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self._end.set()
+        self._changed.set()
+        self._thread.join(timeout=10.0)
+
+
+def _last_record(path: Path) -> dict[str, Any]:
+    """The last whole line of a metrics file; empty where there is none, or a resume cuts it now."""
+    if not path.exists():
+        return {}
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - TAIL_BYTES))
+        whole = file.read().split(b"\n")[:-1]
+    try:
+        return dict(json.loads(whole[-1])) if whole else {}
+    except ValueError:
+        return {}
