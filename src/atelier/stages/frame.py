@@ -23,6 +23,7 @@ from atelier.config.paths import repository_root
 from atelier.config.resolve import load_stage_config
 from atelier.config.schema import RunConfig
 from atelier.errors import ConfigError, DataError
+from atelier.processes.gpus import claim_gpus
 from atelier.processes.locks import hold
 from atelier.report.run_data import stage_folder
 from atelier.stages import mirroring, quiet
@@ -33,6 +34,7 @@ from atelier.tracking.run_directory import STAGES, RunDirectory, read_json_objec
 logger = logging.getLogger(__name__)
 
 RECORD = "stage.json"
+COMPUTES = ("baseline", "train", "evaluate", "export")
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,8 @@ class Stage:
                 return dict(record["summary"])
             if self.folder.exists() and (record or {}).get("identity") != identity:
                 self._move_aside(record)
+            if self.name in COMPUTES and self.config.launch.device != "cpu":
+                claim_gpus(self.config.launch.processes)
             return self._work(work, identity)
 
     def _work(self, work: Callable[[], dict[str, Any]], identity: dict[str, Any]) -> dict[str, Any]:
