@@ -1,9 +1,9 @@
 """Prefect flows, one file a flow: nothing but the order of things.
 
-Importing the package settles Prefect's environment (environment.py), which has to happen before
-prefect itself is imported.
+Importing the package settles Prefect's environment (platform/environment.py), which has to happen
+before prefect itself is imported.
 """
 
-from flows.environment import settle
+from flows.platform.environment import settle
 
 settle()

@@ -21,6 +21,7 @@ from atelier.config.resolve import resolve
 from atelier.errors import AtelierError
 from atelier.stages import quiet
 from atelier.stages.closing import closing_words
+from flows.platform.server import prefect_server, require_chosen_server
 
 CRASHED, INTERRUPTED, CANCELLED = 1, 130, 143
 
@@ -33,7 +34,7 @@ def run_pipeline(
     run_name: str | None = None,
     resume: str | None = None,
 ) -> int:
-    """Run the flow `grpo`, on a temporary Prefect server where none is configured.
+    """Run the flow `grpo`, on the platform's Prefect server or one that ends with the run.
 
     Shows progress while it runs, and at the end the result, the report and how to open MLflow.
 
@@ -42,8 +43,10 @@ def run_pipeline(
     """
     _show_logs()
     try:
+        # Refuse before anything starts.
+        require_chosen_server()
         if resume is None:
-            plan(resolve(recipe, overrides))  # refuse before anything starts
+            plan(resolve(recipe, overrides))
         with _stoppable():
             state = _run_flow(recipe, overrides, run_name, resume)
     except AtelierError as error:
@@ -65,7 +68,6 @@ def _run_flow(
     recipe: str | None, overrides: Sequence[str], run_name: str | None, resume: str | None
 ) -> Any:
     from flows.grpo import grpo
-    from flows.temporary_server import prefect_server
 
     # Importing the model libraries takes as long as starting a server: do both at once.
     quiet.libraries_by_default()

@@ -120,7 +120,7 @@ def test_a_bad_configuration_is_refused_before_anything_starts(
     assert words in process.stderr
     assert "Traceback" not in process.stderr
     assert not place.runs.exists()
-    assert not (place.root / "prefect/temporary-server.log").exists()
+    assert not (place.root / "prefect/logs/temporary-server.log").exists()
 
 
 def test_a_run_that_stops_itself_ends_with_75_and_is_not_retried(copied: Finished):
@@ -166,7 +166,7 @@ def test_ctrl_c_during_training_leaves_no_process_and_keeps_the_checkpoint(copie
 def test_a_temporary_server_dies_with_a_killed_command(place: Place):
     script = (
         "import flows, time\n"
-        "from flows.temporary_server import prefect_server\n"
+        "from flows.platform.server import prefect_server\n"
         "with prefect_server():\n    print('up', flush=True)\n    time.sleep(60)\n"
     )
     process = subprocess.Popen(
@@ -174,7 +174,7 @@ def test_a_temporary_server_dies_with_a_killed_command(place: Place):
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "up\n"
-    assert len(processes_of(place.root)) == 2
+    assert len(processes_of(place.root)) == 3
     process.kill()
     process.communicate()
     assert wait_for_end(place.root) == []

@@ -1,0 +1,84 @@
+"""What is known of a platform that runs: PREFECT_HOME/platform.json, written by its supervisor."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from atelier.errors import DataError
+from atelier.processes.records import identity, is_alive
+from atelier.tracking.run_directory import read_json_object, write_json
+from flows.platform.environment import prefect_home
+
+
+@dataclass
+class Platform:
+    """A supervisor (pid and start time, because pids come again) and where its services are.
+
+    Attributes:
+        mlflow_url: the MLflow UI's address, also where it is somebody else's.
+        services: pid of each service's guard, and how often the service was started again.
+    """
+
+    pid: int
+    started: float
+    api_url: str
+    mlflow_url: str
+    services: dict[str, dict[str, int]] = field(default_factory=dict)
+
+    @classmethod
+    def of_this_process(cls, api_url: str, mlflow_url: str) -> Platform:
+        return cls(**identity(os.getpid()), api_url=api_url, mlflow_url=mlflow_url)
+
+    @property
+    def lives(self) -> bool:
+        """Whether the supervisor does; its services may still be starting."""
+        return is_alive({"pid": self.pid, "started": self.started})
+
+    @property
+    def ui_url(self) -> str:
+        return self.api_url.removesuffix("/api")
+
+    @property
+    def health_url(self) -> str:
+        return health_url(self.api_url)
+
+    def save(self) -> None:
+        write_json(_file(), asdict(self))
+
+
+def running_platform() -> Platform | None:
+    """The platform of this PREFECT_HOME, if its supervisor lives."""
+    try:
+        platform = Platform(**read_json_object(_file()))
+    except (DataError, TypeError):  # none, or what another version wrote
+        return None
+    return platform if platform.lives else None
+
+
+def forget() -> None:
+    _file().unlink(missing_ok=True)
+
+
+def health_url(api_url: str) -> str:
+    return f"{api_url}/health"
+
+
+def logs() -> Path:
+    """The folder of the services' output."""
+    return prefect_home() / "logs"
+
+
+def lock_file() -> Path:
+    """Held by the one supervisor of this PREFECT_HOME for as long as it lives."""
+    return prefect_home() / "platform.lock"
+
+
+def worker_permit() -> Path:
+    """The worker starts when this file is there: `up` writes it when all is prepared."""
+    return prefect_home() / "platform.prepared"
+
+
+def _file() -> Path:
+    return prefect_home() / "platform.json"
