@@ -103,3 +103,11 @@ def test_another_file_is_no_stage_file(tmp_path: Path, text: str) -> None:
     path.write_text(text)
     with pytest.raises(ConfigError, match=r"train\.yaml"):
         load_stage_config(path)
+
+
+def test_a_file_copied_over_another_stages_is_refused(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path)
+    write_stage_configs(configured("tiny/base"), run)
+    run.config("train").write_bytes(run.config("baseline").read_bytes())
+    with pytest.raises(ConfigError, match="file of stage baseline, copied over that of train"):
+        load_stage_config(run.config("train"))

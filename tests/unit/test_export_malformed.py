@@ -8,9 +8,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from atelier.errors import CheckpointError
+from atelier.errors import CheckpointError, ConfigError
 from atelier.export.record import read_record
-from atelier.export.verify import check_adapter_file
+from atelier.export.verify import check_adapter_file, verify
 
 WEIGHTS = "pytorch_lora_weights.safetensors"
 
@@ -45,3 +45,8 @@ def test_record(tmp_path: Path, change: dict[str, object]) -> None:
     path.write_text(json.dumps(fields | change))
     with pytest.raises(CheckpointError, match=r"record\.json: not an export's record"):
         read_record(tmp_path)
+
+
+def test_an_empty_base_is_not_no_base(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="not an empty text"):
+        verify(tmp_path, base=" ")

@@ -36,13 +36,38 @@ def load_stage_config(path: Path) -> RunConfig:
     Raises ConfigError when the file is missing, does not fit the schema, or was edited in a way
     that changes its digest.
     """
+    stage, expected, config = _read(path)
+    if stage_digest(config, stage) != expected:
+        raise ConfigError(
+            f"{shown(path)}: changed since it was resolved (its digest is another); "
+            "resolve the run again with `atelier stage resolve`"
+        )
+    return config
+
+
+def recorded_config(path: Path) -> RunConfig:
+    """The configuration a finished stage ran with, also where keys were added since: they get
+    their defaults, which are what the stage did.
+
+    Raises ConfigError when the file is missing or does not fit the schema.
+    """
+    return _read(path)[2]
+
+
+def _read(path: Path) -> tuple[str, object, RunConfig]:
+    """Stage, recorded digest and configuration of a resolved file."""
     layer = read_yaml(path)
     name = shown(path)
     if set(layer.values) != {"stage", "digest", "config"}:
         raise ConfigError(f"{name}: not a resolved stage file (stage, digest and config)")
-    stage, expected = layer.values["stage"], layer.values["digest"]
+    stage = layer.values["stage"]
     if not isinstance(stage, str) or stage not in SHAPED_BY:
         raise ConfigError(f"{name}: stage: {stage!r} is none of {', '.join(SHAPED_BY)}")
+    if path.stem in SHAPED_BY and stage != path.stem:
+        raise ConfigError(
+            f"{name}: stage: this is the file of stage {stage}, copied over that of {path.stem}; "
+            "resolve the run again with `atelier stage resolve`"
+        )
     try:
         config = RunConfig.model_validate_json(json.dumps(layer.values["config"]), strict=True)
     except ValidationError as error:
@@ -51,9 +76,4 @@ def load_stage_config(path: Path) -> RunConfig:
         }
         origins[()] = Origin(name)
         raise ConfigError("\n".join(describe(error, origins))) from error
-    if stage_digest(config, stage) != expected:
-        raise ConfigError(
-            f"{name}: changed since it was resolved (its digest is another); "
-            "resolve the run again with `atelier stage resolve`"
-        )
-    return config
+    return stage, layer.values["digest"], config

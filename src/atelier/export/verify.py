@@ -8,7 +8,7 @@ from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 
-from atelier.errors import CheckpointError
+from atelier.errors import CheckpointError, ConfigError
 from atelier.export.base import BasePipeline, local_base, open_base
 from atelier.export.manifest import MANIFEST, check_manifest
 from atelier.export.record import VERIFICATION, ExportRecord, Format, read_record
@@ -59,6 +59,8 @@ def verify(path: Path | str, base: str | None = None, device: str = "auto") -> V
         CheckpointError: what does not hold, and where.
         ConfigError: `base` is no pipeline.
     """
+    if base is not None and not base.strip():
+        raise ConfigError("--base: name a pipeline's directory or hub id, not an empty text")
     exported, files = [], []
     for directory in find_exports(Path(path)):
         files.append(check_manifest(directory))
@@ -144,7 +146,7 @@ def _find_base(directory: Path, record: ExportRecord, override: str | None) -> B
     if override is None and record.base_is_local:
         base = local_base(record.base)  # a path that is gone must not be looked up in the hub
     else:
-        base = open_base(override or record.base)
+        base = open_base(record.base if override is None else override)
     if base is None:
         raise CheckpointError(
             f"{directory}: the base it was trained on, {record.base}, is not found from here: "
