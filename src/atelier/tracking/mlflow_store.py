@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from pathlib import Path
@@ -14,8 +15,16 @@ _SQLITE = "sqlite:///"
 
 
 def tracking_uri(config: RunConfig) -> str:
-    """`tracking.mlflow_uri`, or the project's SQLite store; relative paths are the repository's."""
-    uri = config.tracking.mlflow_uri or DEFAULT_URI
+    """`tracking.mlflow_uri`, or the project's store; relative paths are the repository's."""
+    return _absolute(config.tracking.mlflow_uri) if config.tracking.mlflow_uri else project_uri()
+
+
+def project_uri() -> str:
+    """The project's store: MLFLOW_TRACKING_URI, as everywhere in MLflow, or a SQLite file."""
+    return _absolute(os.environ.get("MLFLOW_TRACKING_URI") or DEFAULT_URI)
+
+
+def _absolute(uri: str) -> str:
     path = sqlite_path(uri)
     return f"{_SQLITE}{path}" if path else uri
 
@@ -23,6 +32,12 @@ def tracking_uri(config: RunConfig) -> str:
 def sqlite_path(uri: str) -> Path | None:
     """The database file of a SQLite URI, absolute; None for any other store."""
     return from_root(uri.removeprefix(_SQLITE)) if uri.startswith(_SQLITE) else None
+
+
+def creation_lock(path: Path) -> Path:
+    """Held while a SQLite store is created: by several processes at once, all but one fail (spec
+    platform 11)."""
+    return path.with_suffix(".lock")
 
 
 def artifacts_beside(path: Path) -> str:
