@@ -57,6 +57,7 @@ def test_the_verbs_and_their_options_are_these() -> None:
         for name, verb in application.commands.items()
     }
     assert offered == {
+        "compare": {"names", "--out", "--metric"},
         "demo": configured,
         "docs": set(),
         "doctor": set(),

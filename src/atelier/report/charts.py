@@ -12,6 +12,7 @@ from html import escape
 
 WIDTH, HEIGHT = 400, 220
 LEFT, RIGHT, TOP, BOTTOM = 52, 12, 10, 34
+COLORS = 8  # in page.css; more series begin again
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,7 @@ class Series:
     points: Sequence[tuple[float, float]]
     band: Sequence[tuple[float, float]] | None = None
     smooth: bool = False  # draw the points faintly and a running mean over them
+    color: int | None = None  # number of the colour; default: the series' place in the chart
 
 
 def line_chart(series: Sequence[Series], x_label: str = "step") -> str:
@@ -31,12 +33,13 @@ def line_chart(series: Sequence[Series], x_label: str = "step") -> str:
         return ""
     scale = _Scale.of(shown)
     body = [_axes(scale, x_label)]
-    body += [_curve(one, index, scale) for index, one in enumerate(shown)]
+    colors = [index if one.color is None else one.color for index, one in enumerate(shown)]
+    body += [_curve(one, color, scale) for one, color in zip(shown, colors, strict=True)]
     legend = "".join(
-        f'<span class="key series-{index}"><i></i>{escape(one.name)}</span>'
-        for index, one in enumerate(shown)
+        f'<span class="key series-{color % COLORS}"><i></i>{escape(name)}</span>'
+        for name, color in dict(zip((one.name for one in shown), colors, strict=True)).items()
     )
-    title = escape(", ".join(one.name for one in shown))
+    title = escape(", ".join(dict.fromkeys(one.name for one in shown)))
     return (
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{title}">'
         f'{"".join(body)}</svg><div class="legend">{legend}</div>'
@@ -109,7 +112,7 @@ def _axes(scale: _Scale, x_label: str) -> str:
     return "".join(parts)
 
 
-def _curve(series: Series, index: int, scale: _Scale) -> str:
+def _curve(series: Series, color: int, scale: _Scale) -> str:
     parts = []
     if series.band:
         xs = [x for x, _ in series.points]
@@ -122,7 +125,7 @@ def _curve(series: Series, index: int, scale: _Scale) -> str:
     else:
         parts.append(f'<polyline points="{_points(series.points, scale)}"/>')
         parts += [_dot(series.name, x, y, scale) for x, y in series.points[:400]]
-    return f'<g class="series-{index}">{"".join(parts)}</g>'
+    return f'<g class="series-{color % COLORS}">{"".join(parts)}</g>'
 
 
 def _dot(name: str, x: float, y: float, scale: _Scale) -> str:

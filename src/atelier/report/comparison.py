@@ -8,6 +8,8 @@ from typing import Any
 
 from atelier.errors import DataError
 from atelier.evaluation.results import Comparison
+from atelier.report import tables
+from atelier.report.tables import signed
 from atelier.tracking.run_directory import RunDirectory
 
 LABELS = {
@@ -45,15 +47,10 @@ class ComparedMetric(Comparison):
             self.label,
             f"{self.before:.3f}",
             f"{self.after:.3f}",
-            _signed(self.difference),
-            f"{_signed(self.low)} to {_signed(self.high)}",
+            signed(self.difference),
+            f"{signed(self.low)} to {signed(self.high)}",
             str(self.n),
         )
-
-
-def _signed(value: float) -> str:
-    """With its sign, and none where it rounds to zero."""
-    return f"{value:+.3f}" if abs(value) >= 0.0005 else "0.000"
 
 
 def read_comparison(run: RunDirectory) -> list[ComparedMetric]:
@@ -91,18 +88,9 @@ def headline(rows: Sequence[ComparedMetric]) -> str:
 
 def as_text(rows: Sequence[ComparedMetric]) -> str:
     """For a terminal: aligned columns."""
-    table = [HEADER, *(row.cells() for row in rows)]
-    widths = [max(len(line[column]) for line in table) for column in range(len(HEADER))]
-    return "\n".join(
-        "  ".join(
-            cell.ljust(width) if column == 0 else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in table
-    )
+    return tables.aligned([HEADER, *(row.cells() for row in rows)])
 
 
 def as_markdown(rows: Sequence[ComparedMetric]) -> str:
     """For a Prefect artifact and a model card."""
-    lines = [HEADER, ("---", *["---:"] * (len(HEADER) - 1)), *(row.cells() for row in rows)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return tables.markdown([HEADER, *(row.cells() for row in rows)])

@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any
 
-import jinja2
 import yaml
 
 from atelier.config.resolve import load_stage_config
@@ -21,8 +19,9 @@ from atelier.report.run_data import (
     periodic_evaluations,
     stage_records,
 )
+from atelier.report.templates import fill
 from atelier.report.warnings import warnings
-from atelier.tracking.run_directory import RunDirectory
+from atelier.tracking.run_directory import RunDirectory, read_run_file
 
 PROMPTS_SHOWN = 16
 WORSENED_SHOWN = 4
@@ -38,16 +37,11 @@ def render(run: RunDirectory) -> str:
     comparison = read_comparison(run)
     sides = _before_and_after(run)
     by_step = [one for one in periodic if one.suite == config.evaluation.suite]
+    pictured = [one for one in by_step if one.has_images]
     history = [one.summary["metrics"] for one in (by_step if len(by_step) > 1 else sides)]
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent / "template"),
-        autoescape=jinja2.select_autoescape(["html", "j2"]),
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-    )
-    return environment.get_template("page.html.j2").render(
-        run=json.loads(run.run_file.read_text(encoding="utf-8")),
+    return fill(
+        "page.html.j2",
+        run=read_run_file(run),
         headline=headline(comparison),
         comparison=comparison,
         warnings=warnings(steps, history, comparison),
@@ -56,8 +50,8 @@ def render(run: RunDirectory) -> str:
         worsened=most_worsened(sides[0], sides[1], "similarity", WORSENED_SHOWN)
         if len(sides) == 2
         else [],
-        by_step=first_prompts(by_step, PROMPTS_BY_STEP) if len(by_step) > 1 else [],
-        step_numbers=[one.step for one in by_step],
+        by_step=first_prompts(pictured, PROMPTS_BY_STEP) if len(pictured) > 1 else [],
+        step_numbers=[one.step for one in pictured],
         stages=stage_records(run),
         phases=_phases(steps),
         config=yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False),

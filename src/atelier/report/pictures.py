@@ -77,7 +77,9 @@ def _row(
 ) -> PromptRow:
     rows = [table[key] for table in tables]
     pictures = [
-        Picture(data_uri(one.folder / row["image"]), str(row.get("text") or ""), row["similarity"])
+        Picture(
+            data_uri(one.folder / row["image"]), str(row.get("text") or ""), row.get("similarity")
+        )
         for one, row in zip(evaluations, rows, strict=True)
     ]
     return PromptRow(rows[0]["prompt"], str(rows[0].get("target") or ""), pictures)

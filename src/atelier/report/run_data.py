@@ -36,6 +36,11 @@ class Evaluation:
         return {name: float(one["mean"]) for name, one in self.summary["metrics"].items()}
 
     @property
+    def has_images(self) -> bool:
+        """Whether its images are still there: pruning takes those of earlier steps."""
+        return (self.folder / "images").is_dir()
+
+    @property
     def rows(self) -> list[dict[str, Any]]:
         return [row for _, row in read_json_lines(self.folder / "scores.jsonl")]
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from atelier.errors import DataError
 
+FORMAT = 1  # of a run directory; in run.json, to be raised when an older Atelier would misread it
 STAGES = ("prepare", "baseline", "train", "evaluate", "export", "report")
 
 
@@ -101,4 +102,23 @@ def read_json_object(path: Path) -> dict[str, Any]:
         raise DataError(f"{path}: cannot be read as JSON: {error}") from error
     if not isinstance(value, dict):
         raise DataError(f"{path}: a JSON object expected, not {type(value).__name__}")
+    return value
+
+
+def read_run_file(run: RunDirectory) -> dict[str, Any]:
+    """run.json, of a format this version knows.
+
+    Raises:
+        DataError: it is missing or damaged, or a newer Atelier wrote the directory.
+    """
+    value = read_json_object(run.run_file)
+    found = value.get("format")
+    if not isinstance(found, int) or isinstance(found, bool) or found < 1:
+        raise DataError(f"{run.run_file}: format: {found!r} is no version of a run directory")
+    if found > FORMAT:
+        raise DataError(
+            f"{run.run_file}: a run directory of format {found}, and this Atelier knows formats up "
+            f"to {FORMAT}: read it with the version that wrote it, or a newer one (`git pull`, "
+            "then `make setup`)"
+        )
     return value

@@ -1,0 +1,36 @@
+"""Verbs about finished runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from atelier.config.paths import from_root
+
+
+@click.command()
+@click.argument("names", metavar="RUN...", nargs=-1, required=True)
+@click.option("--metric", metavar="NAME", help="What the headline is about, such as gold.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    metavar="FOLDER",
+    help="Where the page goes. Default: .atelier/compare/<id> of the repository.",
+)
+def compare(names: tuple[str, ...], metric: str | None, out: Path | None) -> None:
+    """Compare finished runs: which is better on what, by how much.
+
+    RUN is a run's directory or its id below runs/. Runs that differ in the seed only are one group;
+    groups are compared on the same prompts and noise.
+    """
+    from atelier.report.runs_comparison import compare_runs, write_page
+    from atelier.stages.run_file import find_run
+
+    comparison = compare_runs([find_run(name) for name in names], metric)
+    folder = out or from_root(".atelier/compare") / comparison.short_id
+    page = write_page(comparison, folder)
+    click.echo(f"{comparison.as_text()}\n\nPage:  {page}")
+
+
+VERBS = (compare,)
