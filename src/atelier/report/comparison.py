@@ -8,8 +8,8 @@ from typing import Any
 
 from atelier.errors import DataError
 from atelier.evaluation.results import Comparison
-from atelier.report import tables
-from atelier.report.tables import signed
+from atelier.report import text_tables
+from atelier.report.text_tables import signed
 from atelier.tracking.run_directory import RunDirectory
 
 LABELS = {
@@ -88,9 +88,9 @@ def headline(rows: Sequence[ComparedMetric]) -> str:
 
 def as_text(rows: Sequence[ComparedMetric]) -> str:
     """For a terminal: aligned columns."""
-    return tables.aligned([HEADER, *(row.cells() for row in rows)])
+    return text_tables.aligned([HEADER, *(row.cells() for row in rows)])
 
 
 def as_markdown(rows: Sequence[ComparedMetric]) -> str:
     """For a Prefect artifact and a model card."""
-    return tables.markdown([HEADER, *(row.cells() for row in rows)])
+    return text_tables.markdown([HEADER, *(row.cells() for row in rows)])

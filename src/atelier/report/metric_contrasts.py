@@ -13,7 +13,7 @@ from atelier.evaluation.contrasts import Estimate, Floats, Groups
 from atelier.evaluation.results import Evaluation
 from atelier.report.compared_runs import ComparedRun, Group
 from atelier.report.comparison import DIRECTION, LABELS
-from atelier.report.tables import signed
+from atelier.report.text_tables import signed
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ from atelier.report.metric_contrasts import (
     sentence,
 )
 from atelier.report.runs_page import write_page
-from atelier.report.tables import Row, aligned, markdown, signed
+from atelier.report.text_tables import Row, aligned, markdown, signed
 from atelier.tracking.run_directory import RunDirectory
 
 __all__ = ["RunsComparison", "compare_runs", "write_page"]
