@@ -20,6 +20,7 @@ from tasks.cancellation import CancellationWatch
 from tasks.identity import announce
 from tasks.outcome import cancelled, state_of
 from tasks.server import UNANSWERED, ask_server
+from tasks.slots import release_leases
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -70,7 +71,9 @@ def mlflow_ui() -> str | None:
 
 def _begin(run_id: UUID) -> None:
     with ask_server() as client:
-        announce(client, client.read_flow_run(run_id))
+        run = client.read_flow_run(run_id)
+        announce(client, run)
+        release_leases(client, run)  # of an attempt that was killed
     try:
         for line in reconcile():
             logger.warning("%s", line)

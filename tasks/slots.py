@@ -19,7 +19,8 @@ from typing import Any
 from uuid import UUID
 
 import httpx
-from prefect.client.schemas.objects import ConcurrencyLeaseHolder
+from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas.objects import ConcurrencyLeaseHolder, FlowRun
 from prefect.client.schemas.responses import GlobalConcurrencyLimitResponse
 from prefect.exceptions import ObjectNotFound
 from prefect.runtime import flow_run
@@ -101,6 +102,14 @@ def slot(name: str, count: int = 1, on_wait: Callable[[str], None] | None = None
             yield
     finally:
         _release(name, keeper.lease)
+
+
+def release_leases(client: SyncPrefectClient, run: FlowRun) -> None:
+    """Give back what a dead attempt of a flow run held."""
+    for label, lease in run.labels.items():
+        if label.startswith(LEASE) and lease:
+            client.release_concurrency_slots_with_lease(UUID(str(lease)))
+            client.update_flow_run_labels(run.id, {label: ""})
 
 
 def _acquire(name: str, count: int, on_wait: Callable[[str], None] | None) -> UUID | None:

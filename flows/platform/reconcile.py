@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from uuid import UUID
 
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.filters import (
@@ -24,8 +23,9 @@ from prefect.states import Cancelled, Crashed
 
 from atelier.processes.leftovers import clean_up
 from atelier.stages.run_file import runs_root
-from tasks.identity import LEASE, process_of
+from tasks.identity import process_of
 from tasks.server import ask_server
+from tasks.slots import release_leases
 
 FLOWS = ("grpo", "prepare", "rewards", "train", "evaluate", "export", "report", "compare")
 # A living run says which process it is within a second of its start, and a worker starts a process
@@ -48,7 +48,7 @@ def reconcile() -> list[str]:
             # Read again: it may have ended well since, and then its process is gone, too.
             if is_abandoned(run) and is_abandoned(run := client.read_flow_run(run.id)):
                 lines.append(_end(client, run))
-                _release_leases(client, run)
+                release_leases(client, run)
     return lines
 
 
@@ -89,10 +89,3 @@ def _end(client: SyncPrefectClient, run: FlowRun) -> str:
     state = Cancelled(message=message) if cancelling else Crashed(message=message)
     client.set_flow_run_state(run.id, state, force=True)
     return f"flow run {run.name} ({run.id}): its process is gone, now {state.name}"
-
-
-def _release_leases(client: SyncPrefectClient, run: FlowRun) -> None:
-    for label, lease in run.labels.items():
-        if label.startswith(LEASE) and lease:
-            client.release_concurrency_slots_with_lease(UUID(str(lease)))
-            client.update_flow_run_labels(run.id, {label: ""})
