@@ -5,6 +5,7 @@ import pytest
 from atelier.config.resolve import resolve
 from atelier.errors import ConfigError, PlanError, Stopped
 from atelier.stages import train
+from atelier.stages.reward_services import RewardServices
 from atelier.tracking.run_directory import RunDirectory
 
 ROOT = train.repository_root()
@@ -23,7 +24,9 @@ def supervise(tmp_path, monkeypatch, caplog):
         command = ["tests.support.fake_trainer", str(counter), codes, *words]
         monkeypatch.setattr(train, "trainer_command", lambda run, config: command)
         config = resolve("tiny/base", [f"launch.max_restarts={max_restarts}"])
-        train._supervise(RunDirectory(tmp_path), config)
+        run_directory = RunDirectory(tmp_path)
+        services = RewardServices(run_directory, config)  # none: the reward is in process
+        train._supervise(run_directory, config, services)
 
     run.lives = lambda: int(counter.read_text())
     return run

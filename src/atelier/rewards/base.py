@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from pathlib import Path
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from PIL.Image import Image
 
@@ -19,9 +20,10 @@ Direction = Literal["higher_is_better", "lower_is_better"]
 
 @dataclass(frozen=True)
 class Missing:
-    """A score that could not be had, and why."""
+    """A score that could not be had, and why. `retryable`: it may be there when asked again."""
 
     reason: str
+    retryable: bool = False
 
 
 Score = float | Missing
@@ -57,17 +59,42 @@ class Scores:
 
 
 class Scorer(Protocol):
-    """A reward. `golden` is a batch with known scores: it tells whether the scorer works."""
+    """A reward. `golden` is a batch with known scores: it tells whether the scorer works.
+
+    Making a scorer costs nothing: models are loaded by the first `score`. A trainer whose reward is
+    scored by a service makes one only to know name, direction, range and golden sample.
+    """
 
     name: str
     direction: Direction
     value_range: tuple[float, float]
-    version: str
+
+    @property
+    def version(self) -> str:
+        """What scores: packages, models, mode. Scores of different versions do not compare."""
+        ...
 
     def score(self, batch: ScoreBatch) -> Scores:
-        """Score every image; an image that cannot be scored is Missing, not an exception."""
+        """Score every image; an image that cannot be scored is Missing, not an exception.
+
+        Raises:
+            ConfigError: it can never score as it is configured, such as without its model file.
+        """
+        ...
+
+    def weights(self) -> Sequence[Path]:
+        """The model files that decide the scores; empty for a reward without a model."""
         ...
 
     def golden(self) -> tuple[ScoreBatch, Sequence[float], float]:
         """A batch, its expected scores and the absolute tolerance."""
+        ...
+
+
+@runtime_checkable
+class Closeable(Protocol):
+    """A scorer that holds something to give back, such as connections."""
+
+    def close(self) -> None:
+        """Give it back; a `score` under way ends soon."""
         ...

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
+from pathlib import Path
 
 from PIL import Image
 
@@ -38,6 +39,9 @@ class JpegIncompressibility:
             [self.scale * size / 1000 for size in sizes],
             [{"bytes": size} for size in sizes],
         )
+
+    def weights(self) -> Sequence[Path]:
+        return ()
 
     def golden(self) -> tuple[ScoreBatch, Sequence[float], float]:
         """Two flat grey squares."""

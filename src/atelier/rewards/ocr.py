@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from PIL import Image, ImageDraw, ImageFont
 
 from atelier.config.rewards import OcrConfig
+from atelier.errors import ConfigError
 from atelier.rewards import ocr_engine
 from atelier.rewards.base import Direction, Missing, Score, ScoreBatch, Scores
 from atelier.rewards.text import Normalization, normalize, reading_order, similarity
@@ -32,7 +34,13 @@ class OcrScorer:
 
     def __init__(self, config: OcrConfig) -> None:
         self.config = config
-        self.version = ocr_engine.version(config.detect)
+
+    @property
+    def version(self) -> str:
+        return ocr_engine.version(self.config.detect)
+
+    def weights(self) -> Sequence[Path]:
+        return list(ocr_engine.model_files(self.config.detect).values())
 
     def score(self, batch: ScoreBatch) -> Scores:
         scored = [
@@ -59,6 +67,8 @@ class OcrScorer:
             return Missing("the prompt's metadata has no target text"), {"target": target}
         try:
             lines = self._read(image)
+        except ConfigError:
+            raise
         except Exception as error:
             # One unreadable image must not cost the batch, nor look like an image without text.
             logger.exception("OCR failed on an image with target %r", target)

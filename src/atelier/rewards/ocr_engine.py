@@ -44,6 +44,26 @@ def version(detect: bool) -> str:
     return f"rapidocr-{metadata.version('rapidocr')}/{models}"
 
 
+def model_files(detect: bool) -> dict[str, Path]:
+    """rapidocr's parameter -> the model file that it is given, of those a mode uses.
+
+    Raises:
+        ConfigError: the installed rapidocr does not bring one of them.
+    """
+    import rapidocr
+
+    names = {"Rec.model_path": _RECOGNIZER} | ({"Det.model_path": _DETECTOR} if detect else {})
+    folder = Path(rapidocr.__file__).parent / "models"
+    files = {key: folder / f"{name}.onnx" for key, name in names.items()}
+    for file in files.values():
+        if not file.is_file():
+            raise ConfigError(
+                f"rewards.ocr: rapidocr {metadata.version('rapidocr')} does not bring {file.name}; "
+                "install the version in the constraints file"
+            )
+    return files
+
+
 def read_lines(image: Image, detect: bool) -> list[Line]:
     """Read an image of any size.
 
@@ -77,19 +97,9 @@ def _engine(detect: bool) -> Any:
 def _build_engine(detect: bool) -> Any:
     import rapidocr
 
-    models = Path(rapidocr.__file__).parent / "models"
-    paths = {
-        "Det.model_path": models / f"{_DETECTOR}.onnx",
-        "Rec.model_path": models / f"{_RECOGNIZER}.onnx",
-    }
-    for path in paths.values():
-        if not path.is_file():
-            raise ConfigError(
-                f"rewards.ocr: rapidocr {metadata.version('rapidocr')} does not bring {path.name}; "
-                "install the version in the constraints file"
-            )
     parameters: dict[str, Any] = {
-        **{key: str(path) for key, path in paths.items()},
+        # Both, whatever the mode: rapidocr would look for the one that is not named.
+        **{key: str(path) for key, path in model_files(detect=True).items()},
         "Global.log_level": "critical",  # an image without text is no warning here
         "Global.text_score": 0.0,  # the published rule counts every line; see min_confidence
         "Global.use_det": detect,

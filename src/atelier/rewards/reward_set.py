@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
-from atelier.errors import ConfigError, Stopped
-from atelier.rewards.base import Missing, Score, ScoreBatch, Scorer, Scores
+from atelier.errors import ConfigError
+from atelier.rewards.base import Closeable, Missing, ScoreBatch, Scorer, Scores
+from atelier.rewards.checks import checked, require_golden
 from atelier.rewards.score_table import ScoreTable, tabulate
 from atelier.rewards.threads import ScoringThreads
 
@@ -102,7 +103,8 @@ class RewardSet:
 
         Raises:
             Stopped: a scorer gave no score; the run can start once it does.
-            ConfigError: a score is outside the tolerance: this is not the reward that it claims.
+            ConfigError: a score is outside the tolerance: this is not the reward that it claims;
+                or the scorer itself says that it can never score as it is configured.
         """
         started = time.monotonic()
         end = started + self.deadline_seconds
@@ -111,7 +113,9 @@ class RewardSet:
         report = {}
         for name, (batch, expected, tolerance) in goldens.items():
             scores = self._wait(name, futures[name], len(batch), end)
-            _require_golden(name, scores.values, expected, tolerance)
+            if isinstance(error := _error(futures[name]), ConfigError):
+                raise error
+            require_golden(name, scores.values, expected, tolerance)
             scorer = self.rewards[name].scorer
             report[name] = {
                 "version": scorer.version,
@@ -124,6 +128,9 @@ class RewardSet:
 
     def close(self) -> None:
         """End the threads. One that hangs is a daemon and ends with the process."""
+        for reward in self.rewards.values():
+            if isinstance(reward.scorer, Closeable):
+                reward.scorer.close()
         for threads in self._threads.values():
             threads.close()
 
@@ -151,46 +158,21 @@ class RewardSet:
             return _missing(name, count, "no score before the deadline")
         if future.cancelled():
             return _missing(name, count, "the rewards were closed")
-        error = future.exception()
+        error = _error(future)
         if error is not None:
             reason = f"the scorer failed: {type(error).__name__}: {error}"
             return _missing(name, count, reason, error)
-        scores = future.result()
-        if len(scores.values) != count or len(scores.details) not in (0, count):
-            return _missing(
-                name, count, f"the scorer returned {len(scores.values)} scores for {count} images"
-            )
-        return Scores(name, [_checked(score) for score in scores.values], scores.details)
+        try:
+            return checked(future.result(), count)
+        except ValueError as wrong_count:
+            return _missing(name, count, str(wrong_count))
+
+
+def _error(future: Future[Scores]) -> BaseException | None:
+    """What the scorer raised; None while it runs, and where it was not run."""
+    return future.exception() if future.done() and not future.cancelled() else None
 
 
 def _missing(name: str, count: int, reason: str, error: BaseException | None = None) -> Scores:
     logger.error("reward %s: %d images without a score: %s", name, count, reason, exc_info=error)
     return Scores(name, [Missing(reason)] * count)
-
-
-def _checked(score: Score) -> Score:
-    """A finite float or Missing: NaN and infinity are not scores."""
-    if isinstance(score, Missing):
-        return score
-    try:
-        value = float(score)
-    except (TypeError, ValueError):
-        return Missing(f"the scorer returned {score!r}")
-    return value if math.isfinite(value) else Missing(f"the scorer returned {value}")
-
-
-def _require_golden(
-    name: str, scores: Sequence[Score], expected: Sequence[float], tolerance: float
-) -> None:
-    for index, (score, wanted) in enumerate(zip(scores, expected, strict=True)):
-        if isinstance(score, Missing):
-            raise Stopped(
-                f"rewards.{name}: no score for golden sample {index}: {score.reason}. "
-                "Resume once the scorer answers."
-            )
-        if abs(score - wanted) > tolerance:
-            raise ConfigError(
-                f"rewards.{name}: golden sample {index} scored {score:.6g} instead of {wanted:.6g} "
-                f"(+-{tolerance:g}). The scorer is not what the configuration describes: compare "
-                "its version and its model files."
-            )

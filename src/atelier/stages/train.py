@@ -24,6 +24,7 @@ from atelier.stages.baseline import local_model
 from atelier.stages.follower import EvaluationFollower
 from atelier.stages.frame import Stage, open_stage
 from atelier.stages.log_tail import LogTail, last_error
+from atelier.stages.reward_services import RewardServices
 from atelier.tracking.run_directory import RunDirectory
 
 logger = logging.getLogger(__name__)
@@ -69,8 +70,8 @@ def _inputs(run: RunDirectory, config: RunConfig) -> list[Path]:
 def _work(stage: Stage) -> dict[str, Any]:
     run, config = stage.run, stage.config
     mirroring.follow(run)
-    with EvaluationFollower(run, config) as follower:
-        _supervise(run, config)
+    with RewardServices(run, config) as services, EvaluationFollower(run, config) as follower:
+        _supervise(run, config, services)
         follower.finish()
     steps = metric_records(run)
     last = steps[-1]
@@ -81,10 +82,10 @@ def _work(stage: Stage) -> dict[str, Any]:
     }
 
 
-def _supervise(run: RunDirectory, config: RunConfig) -> None:
+def _supervise(run: RunDirectory, config: RunConfig, services: RewardServices) -> None:
     """One trainer after another until one is done; each goes on from the last checkpoint."""
     restarts = 0
-    while (code := _one_life(run, config)) != DONE:
+    while (code := _one_life(run, config, services)) != DONE:
         message = last_error(run.train / "trainer.log")
         if code in _MEANT:
             kind = getattr(errors, message.kind or "", None)
@@ -106,19 +107,20 @@ def _supervise(run: RunDirectory, config: RunConfig) -> None:
         )
 
 
-def _one_life(run: RunDirectory, config: RunConfig) -> int:
+def _one_life(run: RunDirectory, config: RunConfig, services: RewardServices) -> int:
     """Run one trainer to its end and return its exit code, showing its log meanwhile."""
     log = run.train / "trainer.log"
     tail = LogTail(log)
     with SupervisedProcess(
         [sys.executable, "-m", *trainer_command(run, config)],
         log,
-        trainer_environment(config),
+        {**trainer_environment(config), **services.environment},
         repository_root(),
         record=run.processes / "trainer.json",
     ) as process:
         while (code := process.poll()) is None:
             tail.show()
+            services.check()
             time.sleep(POLL_SECONDS)
     tail.show()
     return code

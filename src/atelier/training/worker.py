@@ -19,6 +19,7 @@ from atelier.data.prompts import content_digest, read_prompts
 from atelier.errors import ConfigError, PlanError
 from atelier.policies.sd3.policy import SD3Policy
 from atelier.rewards.registry import build
+from atelier.rewards.service_file import read_urls
 from atelier.tracking.run_directory import RunDirectory
 from atelier.training.distributed import World, join_world
 from atelier.training.engines import make_engine
@@ -68,7 +69,7 @@ def _train(config: RunConfig, run: RunDirectory, world: World) -> None:
         journal.cut_back(0, 0)
         journal.event("started", 0, ranks=world.size, device=world.device.type)
     session.start(engine)
-    with build(config.rewards) as rewards:
+    with build(config.rewards, read_urls(run.train)) as rewards:
         rewards.preflight()
         trainer = Trainer(
             config,

@@ -1,0 +1,245 @@
+"""A reward whose scores are made by services: one more `Scorer`, for one URL or several.
+
+Whatever a service does, a batch ends with its scores in order, or with Missing and the reason. It
+is asked again, with exponential back-off and full jitter, until shortly before the deadline of
+whoever waits for it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import random
+import threading
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from atelier.errors import ConfigError
+from atelier.rewards.base import Missing, Score, ScoreBatch, Scorer, Scores
+from atelier.rewards.endpoints import Endpoint, Endpoints, NoAnswer, WrongService
+from atelier.rewards.service.pictures import to_items
+from atelier.rewards.service.protocol import (
+    Identity,
+    Item,
+    Result,
+    ScoreAnswer,
+    ScoreRequest,
+    VersionAnswer,
+)
+
+logger = logging.getLogger(__name__)
+logging.getLogger("httpx").setLevel(logging.WARNING)  # it reports every request
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 10.0
+_VERSION_SECONDS = 10.0
+
+
+class RemoteScorer:
+    """Scores from services.
+
+    Args:
+        scorer: the reward as this process would make it: its name, direction, range and golden
+            sample are taken from it, and it never scores.
+        urls: services that score it.
+        config_digest: `scorer_digest` of its section; services must have the same.
+        token: bearer token that the services ask for.
+        deadline: seconds whoever waits for a batch will wait.
+        timeout: seconds one request may take.
+        concurrency: requests at a time, hence connections kept.
+    """
+
+    def __init__(
+        self,
+        scorer: Scorer,
+        urls: Sequence[str],
+        config_digest: str,
+        token: str | None = None,
+        deadline: float = 600.0,
+        timeout: float = 120.0,
+        concurrency: int = 2,
+    ) -> None:
+        self.name = scorer.name
+        self.direction = scorer.direction
+        self.value_range = scorer.value_range
+        self._scorer = scorer
+        self._config_digest = config_digest
+        # A little less, so that the reason is there when the wait ends.
+        self._patience = deadline - min(2.0, 0.1 * deadline)
+        self._timeout = timeout
+        self._endpoints = Endpoints(urls, token, concurrency)
+        self._checking = threading.Lock()
+        self._checked_once = False
+        self._accepted: Identity | None = None  # what all of them must be from then on
+        self._closed = threading.Event()
+        self._random = random.Random()  # not the global one, which a run may have seeded
+
+    @property
+    def version(self) -> str:
+        """What the services say they are."""
+        return self._accepted.version if self._accepted else "unknown"
+
+    def weights(self) -> Sequence[Path]:
+        return ()
+
+    def golden(self) -> tuple[ScoreBatch, Sequence[float], float]:
+        return self._scorer.golden()
+
+    def score(self, batch: ScoreBatch) -> Scores:
+        """Scores of the batch; Missing with the reason where there are none at the deadline.
+
+        Raises:
+            ConfigError: a service scores something else than this reward, and did so from the
+                beginning.
+        """
+        if not len(batch):
+            return Scores(self.name, [])
+        end = time.monotonic() + self._patience
+        self._check_all_once(end)
+        scores: list[Score] = [Missing("not asked", retryable=True)] * len(batch)
+        details: list[Mapping[str, Any]] = [{}] * len(batch)
+        items = to_items(batch)
+        for attempt in self._attempts(end):
+            try:
+                results = self._ask(items, end)
+            except WrongService as failure:
+                if self._accepted is None:
+                    raise ConfigError(f"rewards.{self.name}: {failure}") from failure
+                retryable = True  # it was right before: somebody may put it right again
+                self._note(scores, str(failure), retryable, attempt)
+            except NoAnswer as failure:
+                retryable = failure.retryable
+                self._note(scores, str(failure), retryable, attempt)
+            else:
+                self._take(scores, details, results)
+                retryable = any(isinstance(one, Missing) and one.retryable for one in scores)
+            if not retryable:
+                break
+        return Scores(self.name, scores, details)
+
+    def close(self) -> None:
+        """End every `score` under way, with what it has."""
+        self._closed.set()
+        self._endpoints.close()
+
+    def _attempts(self, end: float) -> Iterator[int]:
+        """1, 2, ...: with pauses between them, until there is no time for one more."""
+        for attempt in itertools.count(1):
+            yield attempt
+            longest = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(attempt - 1, 16))
+            pause = self._endpoints.asked_to_wait() + self._random.uniform(0, longest)
+            if time.monotonic() + pause >= end or self._closed.wait(pause):
+                return
+
+    def _ask(self, items: list[Item], end: float) -> list[Result]:
+        """One request to the service that is best to ask.
+
+        Raises:
+            NoAnswer: it gave no answer that can be used.
+        """
+        end = min(end, time.monotonic() + self._timeout)
+        request = ScoreRequest(
+            items=items,
+            rewards=[self.name],
+            request_id=uuid.uuid4().hex,
+            timeout=max(end - time.monotonic(), 0.001),
+        )
+        with self._endpoints.chosen() as endpoint:
+            if endpoint.identity is None:
+                self._check(endpoint, end)
+            body = request.model_dump_json().encode()
+            answer = endpoint.post("/score", body, ScoreAnswer, end)
+            return self._require_whole(endpoint, request, answer)
+
+    def _require_whole(
+        self, endpoint: Endpoint, request: ScoreRequest, answer: ScoreAnswer
+    ) -> list[Result]:
+        """The results, if they are this request's, by the scorer that was checked, and in range."""
+        problem = None
+        mine = answer.rewards.get(self.name)
+        if answer.request_id != request.request_id or mine is None:
+            problem = "an answer to another request"
+        elif mine.identity != endpoint.identity:
+            endpoint.identity = None
+            problem = "the service is not the one that was checked any more"
+        elif len(mine.results) != len(request.items):
+            problem = f"{len(mine.results)} scores for {len(request.items)} images"
+        else:
+            low, high = self.value_range
+            known = [one.score for one in mine.results if one.score is not None]
+            outside = [score for score in known if not low <= score <= high]
+            if outside:
+                problem = f"a score of {outside[0]}, outside [{low}, {high}]"
+        if problem is not None or mine is None:
+            raise NoAnswer(f"{endpoint.url}: {problem}")
+        return mine.results
+
+    def _note(self, scores: list[Score], reason: str, retryable: bool, attempt: int) -> None:
+        """Say of every image that has no score why it has none now."""
+        text = reason if attempt == 1 else f"{reason} (asked {attempt} times)"
+        for index, score in enumerate(scores):
+            if isinstance(score, Missing) and score.retryable:
+                scores[index] = Missing(text, retryable)
+        if retryable:
+            logger.warning("reward %s: %s; asking again", self.name, text)
+
+    def _take(
+        self, scores: list[Score], details: list[Mapping[str, Any]], results: Sequence[Result]
+    ) -> None:
+        """Take up an answer. A score that an earlier one gave stands."""
+        for index, (score, result) in enumerate(zip(scores, results, strict=True)):
+            if not isinstance(score, Missing):
+                continue
+            details[index] = result.detail
+            if result.error is not None:
+                text = f"{result.error.type}: {result.error.message}"
+                scores[index] = Missing(text, result.error.retryable)
+            elif result.score is not None:
+                scores[index] = result.score
+
+    # Which scorer answers ------------------------------------------------------------------------
+
+    def _check_all_once(self, end: float) -> None:
+        """Before the first batch, look at every service; a silent one is looked at later.
+
+        Raises:
+            ConfigError: one of them scores something else, or refuses to answer.
+        """
+        with self._checking:
+            if self._checked_once:
+                return
+            soon = min(end, time.monotonic() + _VERSION_SECONDS)
+            for endpoint in self._endpoints.all:
+                try:
+                    self._check(endpoint, soon)
+                except NoAnswer as failure:
+                    if isinstance(failure, WrongService) or not failure.retryable:
+                        raise ConfigError(f"rewards.{self.name}: {failure}") from failure
+                    logger.warning("reward %s: %s", self.name, failure)
+            self._checked_once = True
+
+    def _check(self, endpoint: Endpoint, end: float) -> None:
+        """Look at what a service scores with.
+
+        Raises:
+            WrongService: with something else than this run's configuration or the other services.
+        """
+        served = endpoint.get("/version", VersionAnswer, end).rewards
+        identity = served.get(self.name)
+        if identity is None:
+            text = f"{endpoint.url} serves {', '.join(served) or 'nothing'} and not {self.name}"
+            raise WrongService(text)
+        if identity.config != self._config_digest:
+            raise WrongService(
+                f"{endpoint.url} scores with configuration {identity.config[:12]} "
+                f"({identity.version}), this run's is {self._config_digest[:12]}: start the "
+                f"service with this run's rewards.{self.name}, or change it to the service's"
+            )
+        if self._accepted is not None and identity != self._accepted:
+            raise WrongService(
+                f"{endpoint.url} scores with {identity}, and other services, or the same one "
+                f"before, with {self._accepted}"
+            )
+        self._accepted = endpoint.identity = identity

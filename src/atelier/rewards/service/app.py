@@ -1,0 +1,194 @@
+"""The application: six endpoints over the rewards of one configuration."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+from fastapi import FastAPI, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.exceptions import HTTPException
+
+from atelier import __version__
+from atelier.errors import AtelierError
+from atelier.rewards.service.gate import Bounds, Door, Gate, Refused
+from atelier.rewards.service.metrics import Metrics
+from atelier.rewards.service.pictures import PictureError, PixelBounds
+from atelier.rewards.service.protocol import (
+    DrainAnswer,
+    ErrorAnswer,
+    Readiness,
+    RewardAnswer,
+    ScoreAnswer,
+    ScoreRequest,
+    VersionAnswer,
+)
+from atelier.rewards.service.served import ServedReward
+
+_LISTED_PROBLEMS = 5
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Everything that is bounded. `seconds` is how long one batch may take, waiting included."""
+
+    bounds: Bounds = field(default_factory=Bounds)
+    pixels: PixelBounds = field(default_factory=PixelBounds)
+    items: int = 256
+    seconds: float = 600.0
+
+
+def create_app(
+    rewards: Mapping[str, ServedReward], limits: Limits, token: str | None = None
+) -> FastAPI:
+    """The service. Golden samples are scored from its start on.
+
+    Args:
+        rewards: by the name that requests use.
+        token: what a client must bear; None asks for nothing.
+    """
+    door = Door()
+    metrics = Metrics(lambda: door.inside)
+    app = FastAPI(
+        title="Atelier reward service",
+        version=__version__,
+        lifespan=lambda _: _proving(rewards, door),
+        docs_url=None,  # their pages load scripts from elsewhere
+        redoc_url=None,
+        responses={"4XX": {"model": ErrorAnswer}, "5XX": {"model": ErrorAnswer}},
+    )
+    app.add_middleware(
+        Gate,
+        bounds=limits.bounds,
+        door=door,
+        metrics=metrics,
+        token=token,
+    )
+    _answer_errors_alike(app, metrics)
+    _add_endpoints(app, rewards, limits, door, metrics)
+    return app
+
+
+def _add_endpoints(
+    app: FastAPI,
+    rewards: Mapping[str, ServedReward],
+    limits: Limits,
+    door: Door,
+    metrics: Metrics,
+) -> None:
+    @app.post("/score")
+    async def score(request: ScoreRequest) -> ScoreAnswer:
+        """Score a batch by one reward or several."""
+        names = list(rewards) if request.rewards is None else list(dict.fromkeys(request.rewards))
+        if unknown := [name for name in names if name not in rewards]:
+            text = f"this service has {', '.join(rewards)} and not {', '.join(unknown)}"
+            raise Refused(422, "unknown_reward", text)
+        if len(request.items) > limits.items:
+            text = f"{len(request.items)} items, at most {limits.items} are taken"
+            raise Refused(413, "too_many_items", text)
+        answers = await asyncio.gather(*(_score(name, request) for name in names))
+        return ScoreAnswer(
+            request_id=request.request_id, rewards=dict(zip(names, answers, strict=True))
+        )
+
+    async def _score(name: str, request: ScoreRequest) -> RewardAnswer:
+        timeout = min(limits.seconds, request.timeout or limits.seconds)
+        with metrics.latency.labels(name).time():
+            answer = await rewards[name].score(request.items, limits.pixels, timeout)
+        metrics.count(name, answer)
+        return answer
+
+    @app.get("/healthz")
+    async def healthz() -> dict[str, str]:
+        """200 while the process answers."""
+        return {"status": "ok"}
+
+    @app.get("/readyz", responses={503: {"model": Readiness}})
+    async def readyz(response: Response) -> Readiness:
+        """200 when every golden sample is scored within its tolerance."""
+        ready = door.ready and not door.draining
+        response.status_code = 200 if ready else 503
+        states = {name: served.state for name, served in rewards.items()}
+        return Readiness(ready=ready, draining=door.draining, rewards=states)
+
+    @app.get("/version")
+    async def version() -> VersionAnswer:
+        """What scores, by reward."""
+        served = {name: one.identity for name, one in rewards.items()}
+        return VersionAnswer(service=__version__, rewards=served)
+
+    @app.get("/metrics")
+    async def metrics_page() -> Response:
+        """For Prometheus."""
+        return Response(metrics.page(), media_type=CONTENT_TYPE_LATEST)
+
+    @app.post("/drain")
+    async def drain(timeout: Annotated[float, Query(ge=0, le=3600)] = 60.0) -> DrainAnswer:
+        """Take nothing more, and answer when what runs is done or after `timeout` seconds."""
+        door.draining = True
+        return DrainAnswer(running=await door.wait_empty(timeout))
+
+
+@asynccontextmanager
+async def _proving(rewards: Mapping[str, ServedReward], door: Door) -> AsyncIterator[None]:
+    """Score the golden samples beside serving; the door opens when all are right."""
+
+    async def prove() -> None:
+        await asyncio.gather(*(served.prove() for served in rewards.values()))
+        door.ready = all(served.state.state == "ready" for served in rewards.values())
+
+    task = asyncio.create_task(prove())
+    try:
+        yield
+    finally:
+        task.cancel()
+        for served in rewards.values():
+            served.close()
+
+
+def _answer_errors_alike(app: FastAPI, metrics: Metrics) -> None:
+    """Every refusal has the same typed body, and none repeats what was sent."""
+
+    def answer(refused: Refused) -> JSONResponse:
+        metrics.refused(refused.error)
+        return refused.response()
+
+    @app.exception_handler(Refused)
+    async def refused(_: Request, error: Refused) -> JSONResponse:
+        return answer(error)
+
+    @app.exception_handler(PictureError)
+    async def picture(_: Request, error: PictureError) -> JSONResponse:
+        status = 413 if error.kind == "too_many_pixels" else 422
+        return answer(Refused(status, error.kind, str(error)))
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
+        return answer(Refused(422, "invalid_request", _problems(error.errors())))
+
+    @app.exception_handler(AtelierError)
+    async def unusable(_: Request, error: AtelierError) -> JSONResponse:
+        return answer(Refused(503, "not_ready", str(error), retryable=True))
+
+    @app.exception_handler(Exception)
+    async def crashed(_: Request, error: Exception) -> JSONResponse:
+        text = f"{type(error).__name__}; the service's log says more"
+        return answer(Refused(500, "internal", text, retryable=True))
+
+    @app.exception_handler(HTTPException)
+    async def http(_: Request, error: HTTPException) -> JSONResponse:
+        return answer(Refused(error.status_code, "http", str(error.detail)))
+
+
+def _problems(errors: Any) -> str:
+    listed = [
+        f"{'.'.join(str(part) for part in error['loc'][1:]) or 'body'}: {error['msg']}"
+        for error in errors[:_LISTED_PROBLEMS]
+    ]
+    more = len(errors) - len(listed)
+    return "; ".join([*listed, f"and {more} more"] if more else listed)

@@ -1,0 +1,181 @@
+"""What a request must pass before anything looks at it: token, bounded queue, bounded body.
+
+A plain ASGI layer around the application, because a framework reads a body whole before a handler
+can refuse it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import math
+from dataclasses import dataclass, field
+
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from atelier.rewards.service.metrics import Metrics
+from atelier.rewards.service.protocol import Error, ErrorAnswer
+
+OPEN_PATHS = frozenset({"/healthz", "/readyz"})
+SCORE_PATH = "/score"
+RETRY_AFTER_SECONDS = 1
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Bytes of a body, seconds it may take to arrive, requests waiting or being scored."""
+
+    body: int = 64 << 20
+    body_seconds: float = 60.0
+    queue: int = 32
+
+
+@dataclass
+class Door:
+    """What the gate asks before it takes a batch, and how many it has taken."""
+
+    ready: bool = False
+    draining: bool = False
+    inside: int = 0
+    _left: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def enter(self) -> None:
+        self.inside += 1
+
+    def leave(self) -> None:
+        self.inside -= 1
+        self._left.set()
+
+    async def wait_empty(self, seconds: float) -> int:
+        """Wait until nothing is inside, or that long. Returns how many still are."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while self.inside:
+                    self._left.clear()
+                    await self._left.wait()
+        return self.inside
+
+
+class Refused(Exception):
+    """An answer that is not 2xx."""
+
+    def __init__(self, status: int, kind: str, message: str, retryable: bool = False) -> None:
+        super().__init__(message)
+        self.status = status
+        self.error = Error(type=kind, message=message, retryable=retryable)
+
+    def response(self) -> JSONResponse:
+        headers = {"WWW-Authenticate": "Bearer"} if self.status == 401 else {}
+        if self.error.retryable:
+            headers["Retry-After"] = str(RETRY_AFTER_SECONDS)
+        body = ErrorAnswer(error=self.error).model_dump()
+        return JSONResponse(body, self.status, headers)
+
+
+class Gate:
+    """The application behind its bounds.
+
+    Args:
+        token: what every request but to OPEN_PATHS must bear, if anything.
+    """
+
+    def __init__(
+        self, app: ASGIApp, bounds: Bounds, door: Door, metrics: Metrics, token: str | None
+    ) -> None:
+        self._app = app
+        self._bounds = bounds
+        self._door = door
+        self._metrics = metrics
+        self._token = token.encode() if token else None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        scores = scope["path"] == SCORE_PATH
+        if scores:
+            send = self._counting(send)
+        try:
+            self._require_token(scope)
+            if scores:
+                await self._score(scope, receive, send)
+            else:
+                body = await self._body(scope, receive)
+                await self._app(scope, _replay(body, receive), send)
+        except Refused as refused:
+            self._metrics.refused(refused.error)
+            await refused.response()(scope, receive, send)
+
+    def _counting(self, send: Send) -> Send:
+        async def counted(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                self._metrics.requests.labels(message["status"]).inc()
+            await send(message)
+
+        return counted
+
+    async def _score(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._require_open()
+        self._door.enter()  # before the body is read: it is the bodies that take memory
+        try:
+            body = await self._body(scope, receive)
+            await self._app(scope, _replay(body, receive), send)
+        finally:
+            self._door.leave()
+
+    def _require_token(self, scope: Scope) -> None:
+        if self._token is None or scope["path"] in OPEN_PATHS:
+            return
+        kind, _, given = _header(scope, b"authorization").partition(b" ")
+        if not hmac.compare_digest(given, self._token) or kind.lower() != b"bearer":
+            raise Refused(401, "unauthorized", "the bearer token is missing or wrong")
+
+    def _require_open(self) -> None:
+        if self._door.draining:
+            raise Refused(503, "draining", "this service takes no more requests", True)
+        if not self._door.ready:
+            raise Refused(503, "not_ready", "not every golden sample is scored; see /readyz", True)
+        if self._door.inside >= self._bounds.queue:
+            raise Refused(503, "queue_full", f"{self._bounds.queue} requests are waiting", True)
+
+    async def _body(self, scope: Scope, receive: Receive) -> bytes:
+        """All of the body, or a refusal as soon as it is known to be too long or too slow."""
+        declared = _header(scope, b"content-length") or b"0"
+        # Digits only, and few: int() would take " 1_0" too, and refuses thousands of them.
+        known = declared.isdigit() and len(declared) < 20
+        self._require_short(int(declared) if known else math.inf)
+        chunks: list[bytes] = []
+        size = 0
+        try:
+            async with asyncio.timeout(self._bounds.body_seconds):
+                while (message := await receive())["type"] == "http.request":
+                    size += len(message.get("body", b""))
+                    self._require_short(size)
+                    chunks.append(message.get("body", b""))
+                    if not message.get("more_body"):
+                        return b"".join(chunks)
+        except TimeoutError as error:
+            text = f"the body took longer than {self._bounds.body_seconds:g} s"
+            raise Refused(408, "slow_body", text, True) from error
+        raise Refused(400, "disconnected", "the client went away")
+
+    def _require_short(self, size: float) -> None:
+        if size > self._bounds.body:
+            text = f"the body is longer than {self._bounds.body} bytes"
+            raise Refused(413, "too_large", text)
+
+
+def _header(scope: Scope, name: bytes) -> bytes:
+    return next((bytes(value) for key, value in scope["headers"] if key == name), b"")
+
+
+def _replay(body: bytes, receive: Receive) -> Receive:
+    """The body as one message, and then whatever comes (the client's leaving)."""
+    messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def next_message() -> Message:
+        return messages.pop() if messages else await receive()
+
+    return next_message

@@ -1,0 +1,127 @@
+"""Images of a batch to base64 PNG and back, with bounds that hold before a pixel is decoded."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import io
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from PIL import Image
+
+from atelier.rewards.base import ScoreBatch
+from atelier.rewards.service.protocol import Item
+
+_PNG_MODES = frozenset({"1", "L", "LA", "P", "RGB", "RGBA"})
+_FAST = 1  # zlib level: images stay on this machine or in its network
+
+
+class PictureError(ValueError):
+    """A picture that is no PNG, or more pixels than the service takes."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+@dataclass(frozen=True)
+class PixelBounds:
+    """Most pixels of one picture, and of all pictures of a request together."""
+
+    picture: int = 4096 * 4096
+    request: int = 4 * 4096 * 4096
+
+
+def to_text(image: Image.Image) -> str:
+    """A picture as base64 PNG; modes that PNG does not have become RGB."""
+    buffer = io.BytesIO()
+    picture = image if image.mode in _PNG_MODES else image.convert("RGB")
+    picture.save(buffer, "PNG", compress_level=_FAST)
+    return base64.b64encode(buffer.getvalue()).decode("ascii")
+
+
+def to_items(batch: ScoreBatch) -> list[Item]:
+    """The items of a request, in the order of the batch."""
+    sources = batch.source_images or [None] * len(batch)
+    partners = batch.partner_images or [None] * len(batch)
+    return [
+        Item(
+            image=to_text(batch.images[i]),
+            prompt=batch.prompts[i],
+            metadata=dict(batch.metadata[i]),
+            group_id=int(batch.group_ids[i]),
+            source=_maybe_text(sources[i]),
+            partner=_maybe_text(partners[i]),
+        )
+        for i in range(len(batch))
+    ]
+
+
+def to_batch(items: Sequence[Item], bounds: PixelBounds) -> ScoreBatch:
+    """The batch of a request, decoded.
+
+    Raises:
+        PictureError: a picture is malformed, or has too many pixels; none was decoded then.
+    """
+    pictures = {key: _open(text, key) for key, text in _texts(items)}
+    _require_bounded(pictures, bounds)
+    for (index, field), picture in pictures.items():
+        try:
+            picture.load()
+        except Exception as error:  # a damaged file raises whatever its decoder stumbles over
+            raise PictureError("bad_image", f"items[{index}].{field}: {error}") from error
+
+    def column(field: str) -> list[Image.Image | None]:
+        return [pictures.get((index, field)) for index in range(len(items))]
+
+    sources, partners = column("source"), column("partner")
+    return ScoreBatch(
+        images=[pictures[index, "image"] for index in range(len(items))],
+        prompts=[item.prompt for item in items],
+        metadata=[item.metadata for item in items],
+        group_ids=[item.group_id for item in items],
+        source_images=sources if any(sources) else None,
+        partner_images=partners if any(partners) else None,
+    )
+
+
+def _texts(items: Sequence[Item]) -> Iterator[tuple[tuple[int, str], str]]:
+    """Every picture of a request, by the item's index and the field it stands in."""
+    for index, item in enumerate(items):
+        for field in ("image", "source", "partner"):
+            text = getattr(item, field)
+            if text is not None:
+                yield (index, field), text
+
+
+def _open(text: str, key: tuple[int, str]) -> Image.Image:
+    """Read a PNG's header; nothing is decoded yet."""
+    try:
+        data = base64.b64decode(text, validate=True)
+        return Image.open(io.BytesIO(data), formats=["PNG"])
+    except binascii.Error as error:
+        raise PictureError("bad_image", f"items[{key[0]}].{key[1]}: no base64: {error}") from error
+    except Image.DecompressionBombError as error:
+        raise PictureError("too_many_pixels", f"items[{key[0]}].{key[1]}: {error}") from error
+    except Exception as error:  # as in to_batch
+        raise PictureError("bad_image", f"items[{key[0]}].{key[1]}: no PNG: {error}") from error
+
+
+def _require_bounded(pictures: dict[tuple[int, str], Image.Image], bounds: PixelBounds) -> None:
+    pixels = {key: picture.width * picture.height for key, picture in pictures.items()}
+    for (index, field), count in pixels.items():
+        if count > bounds.picture:
+            raise PictureError(
+                "too_many_pixels",
+                f"items[{index}].{field}: {count} pixels, at most {bounds.picture} are taken",
+            )
+    if sum(pixels.values()) > bounds.request:
+        raise PictureError(
+            "too_many_pixels",
+            f"{sum(pixels.values())} pixels in one request, at most {bounds.request} are taken",
+        )
+
+
+def _maybe_text(image: Image.Image | None) -> str | None:
+    return None if image is None else to_text(image)

@@ -1,0 +1,117 @@
+"""What goes over the wire: JSON, images as base64 PNG. Client and service share these classes.
+
+A score is a finite JSON number in full double precision, or there is none and an error says why:
+an absence cannot be mistaken for a score.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+TOKEN_VARIABLE = "ATELIER_REWARD_TOKEN"
+MANAGED_TOKEN_VARIABLE = "ATELIER_MANAGED_REWARD_TOKEN"  # the trainer's, for services of its run
+
+FiniteFloat = Annotated[float, Field(allow_inf_nan=False)]
+State = Literal["loading", "ready", "failed"]
+
+
+class Message(BaseModel):
+    """Base of all that is sent: unknown fields are errors."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Item(Message):
+    """One image to score."""
+
+    image: str = Field(description="The image, a PNG in base64.")
+    prompt: str
+    metadata: dict[str, Any] = Field({}, description="What the prompt's data set says of it.")
+    group_id: int = Field(0, description="Equal for the images of one prompt.")
+    source: str | None = Field(None, description="The image that was edited, a PNG in base64.")
+    partner: str | None = Field(None, description="The paired prompt's image, a PNG in base64.")
+
+
+class ScoreRequest(Message):
+    """A batch. A scorer sees exactly these images together."""
+
+    items: list[Item] = Field(min_length=1)
+    rewards: list[str] | None = Field(None, description="Which rewards; all of them if not given.")
+    request_id: str = Field("", max_length=100, description="Comes back with the answer.")
+    timeout: float | None = Field(
+        None, gt=0, allow_inf_nan=False, description="Seconds after which nobody waits any more."
+    )
+
+
+class Error(Message):
+    """Why there is no score, or no answer. `retryable`: asking again later may help."""
+
+    type: str
+    message: str
+    retryable: bool
+
+
+class Result(Message):
+    """One image's score by one reward, with what the scorer saw; or the error."""
+
+    score: FiniteFloat | None = None
+    detail: dict[str, Any] = {}
+    error: Error | None = None
+
+    @model_validator(mode="after")
+    def _score_or_error(self) -> Result:
+        if (self.score is None) == (self.error is None):
+            raise ValueError("a result has a score or an error")
+        return self
+
+
+class Identity(Message):
+    """What scores. Two scores compare only where these are equal."""
+
+    version: str = Field(description="Code: packages, models, mode.")
+    config: str = Field(description="sha256 of the reward's configuration.")
+    weights: str | None = Field(None, description="sha256 of its model files, if it has any.")
+
+
+class RewardAnswer(Message):
+    """One reward's results, in the order of the items."""
+
+    identity: Identity
+    results: list[Result]
+
+
+class ScoreAnswer(Message):
+    request_id: str
+    rewards: dict[str, RewardAnswer]
+
+
+class ErrorAnswer(Message):
+    """The body of every answer that is not 2xx, but for /readyz."""
+
+    error: Error
+
+
+class RewardState(Message):
+    state: State
+    reason: str | None = None
+
+
+class Readiness(Message):
+    """200 and `ready` when every reward's golden sample is within its tolerance, else 503."""
+
+    ready: bool
+    draining: bool
+    rewards: dict[str, RewardState]
+
+
+class VersionAnswer(Message):
+    service: str = Field(description="Version of Atelier.")
+    rewards: dict[str, Identity]
+
+
+class DrainAnswer(Message):
+    """`running`: requests that were still running when the wait ended; 0 when drained."""
+
+    running: int
