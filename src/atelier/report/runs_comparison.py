@@ -10,6 +10,7 @@ else; how intervals are made is said in evaluation/contrasts.py.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -142,7 +143,7 @@ class RunsComparison:
         rows: list[Row] = [("Configuration", "what differs", "seeds", "runs")]
         for group in self.groups:
             seeds = ", ".join(map(str, group.seeds))
-            names = ", ".join(run.directory.root.name[:8] for run in group.runs)
+            names = ", ".join(_short(run.directory.root.name) for run in group.runs)
             rows.append((group.letter, group.label, seeds, names))
         return rows
 
@@ -184,3 +185,8 @@ class RunsComparison:
 
 def _every_value(group: Group, key: str) -> str:
     return ", ".join(dict.fromkeys(run.origins.get(key, "unknown") for run in group.runs))
+
+
+def _short(name: str) -> str:
+    """The beginning of a flow run's id says enough; a name that a person gave is kept."""
+    return name[:8] if re.fullmatch(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", name) else name
