@@ -30,6 +30,17 @@ def from_root(path: str | Path) -> Path:
     return repository_root() / path
 
 
+def without_machine_paths(text: str, *roots: Path) -> str:
+    """`text` with paths below `roots`, the repository and the home directory cut short.
+
+    For what is written into a run: it may travel, and where this machine keeps things is nobody's
+    business.
+    """
+    for root in (*roots, repository_root()):
+        text = text.replace(f"{root}/", "").replace(str(root), root.name)
+    return text.replace(f"{Path.home()}/", "~/")
+
+
 def is_file(path: Path) -> bool:
     """Whether there is such a file; a name that no file system takes is none."""
     try:

@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from atelier.config.digest import stage_digest
-from atelier.config.paths import repository_root
+from atelier.config.paths import repository_root, without_machine_paths
 from atelier.config.resolve import load_stage_config
 from atelier.config.schema import RunConfig
+from atelier.disk import is_full, stopped_when_full
 from atelier.errors import ConfigError, DataError
 from atelier.processes.gpus import claim_gpus
 from atelier.processes.locks import hold
@@ -63,10 +64,14 @@ class Stage:
         Raises:
             ConfigError: another process writes this stage, or an input is missing.
         """
-        with _only_writer(self.run, self.name), contextlib.chdir(repository_root()):
+        with (
+            stopped_when_full(self.folder),
+            _only_writer(self.run, self.name),
+            contextlib.chdir(repository_root()),
+        ):
             identity = self._identity()
             record = read_record(self.folder)
-            if record and record["identity"] == identity and self._is_done(record):
+            if record and self._is_done(record, identity):
                 logger.info("%s: done before, skipped", self.name)
                 return dict(record["summary"])
             if self.folder.exists() and (record or {}).get("identity") != identity:
@@ -74,6 +79,11 @@ class Stage:
             if self.name in COMPUTES and self.config.launch.device != "cpu":
                 claim_gpus(self.config.launch.processes)
             return self._work(work, identity)
+
+    def is_done(self) -> bool:
+        """Whether `execute` would find nothing to do."""
+        record = read_record(self.folder)
+        return record is not None and self._is_done(record, self._identity())
 
     def _work(self, work: Callable[[], dict[str, Any]], identity: dict[str, Any]) -> dict[str, Any]:
         started = time.time()
@@ -85,10 +95,12 @@ class Stage:
         }
         write_json(self.folder / RECORD, record)
         try:
-            summary = work()
+            with stopped_when_full(self.folder):
+                summary = work()
         except BaseException as error:
-            record |= {"status": "failed", "error": f"{type(error).__name__}: {error}"}
-            self._end(record, started)
+            message = without_machine_paths(f"{type(error).__name__}: {error}", self.run.root)
+            record |= {"status": "failed", "error": message}
+            self._end_failed(record, started)
             raise
         record |= {"status": "done", "summary": summary, "outputs": self._hash_outputs()}
         self._end(record, started)
@@ -96,6 +108,15 @@ class Stage:
         if self.name == STAGES[-1]:
             mirroring.flush(self.run)
         return summary
+
+    def _end_failed(self, record: dict[str, Any], started: float) -> None:
+        """The error that ended the stage is what counts, also where its record has no room."""
+        try:
+            self._end(record, started)
+        except OSError as error:
+            if not is_full(error):
+                raise
+            logger.warning("%s: no room on the disk for its record", self.name)
 
     def _end(self, record: dict[str, Any], started: float) -> None:
         record |= {"ended": _utc(time.time()), "seconds": round(time.time() - started, 3)}
@@ -120,9 +141,11 @@ class Stage:
                 return path.relative_to(root).as_posix()
         return str(path)
 
-    def _is_done(self, record: dict[str, Any]) -> bool:
-        """Finished, and every output is still there as it was."""
-        return record["status"] == "done" and record["outputs"] == self._hash_outputs()
+    def _is_done(self, record: dict[str, Any], identity: dict[str, Any]) -> bool:
+        """Finished, of the same identity, and every output is still there as it was."""
+        if record["identity"] != identity or record["status"] != "done":
+            return False
+        return bool(record["outputs"] == self._hash_outputs())
 
     def _hash_outputs(self) -> dict[str, str]:
         found = {path for pattern in self.outputs for path in self.folder.glob(pattern)}
@@ -157,7 +180,8 @@ def open_stage(
     quiet.libraries_by_default()
     run = RunDirectory(run.root.resolve())
     config = load_stage_config(run.config(name))
-    ensure_run(run, config)
+    with stopped_when_full(run.root):
+        ensure_run(run, config)
     return Stage(name, run, config, stage_folder(run, name), inputs(run, config), outputs)
 
 

@@ -17,6 +17,7 @@ from typing import Any
 from atelier import errors, telemetry
 from atelier.config.paths import repository_root
 from atelier.config.schema import RunConfig
+from atelier.disk import free_bytes, full_disk_message
 from atelier.processes.supervised import SupervisedProcess
 from atelier.report.run_data import metric_records
 from atelier.stages import mirroring, quiet
@@ -36,6 +37,7 @@ OUTPUTS = (
     "evaluation/*/*/summary.json",
 )
 POLL_SECONDS = 0.5
+LEAST_FREE_BYTES = 64 * 1024  # below, a log line may not fit
 DONE, CANCELLED = 0, 143
 # What no restart mends: the trainer itself said why it ended.
 _MEANT = {2: errors.ConfigError, 3: errors.PlanError, 75: errors.Stopped}
@@ -89,6 +91,8 @@ def _supervise(run: RunDirectory, config: RunConfig, services: RewardServices) -
         message = last_error(run.train / "trainer.log")
         if code in _MEANT:
             kind = getattr(errors, message.kind or "", None)
+            if code == errors.Stopped.exit_code and kind is None:
+                raise errors.Stopped(_unsaid(run))
             raise (kind or _MEANT[code])(message.text)
         if code == CANCELLED:
             raise TrainerCancelled("the trainer was ended from outside; resume the run to go on")
@@ -105,6 +109,13 @@ def _supervise(run: RunDirectory, config: RunConfig, services: RewardServices) -
             restarts,
             config.launch.max_restarts,
         )
+
+
+def _unsaid(run: RunDirectory) -> str:
+    """Why a trainer stopped that could not write it into its log: hardly anything but the disk."""
+    if free_bytes(run.train) < LEAST_FREE_BYTES:
+        return full_disk_message(f"{run.root.name}/train", run.train)
+    return f"the trainer stopped itself; {run.root.name}/train/trainer.log may say why"
 
 
 def _one_life(run: RunDirectory, config: RunConfig, services: RewardServices) -> int:

@@ -6,6 +6,7 @@ cuts them back to it, so a killed and resumed run leaves the same lines as an un
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -22,19 +23,29 @@ class JsonLines:
     def __init__(self, path: Path) -> None:
         self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = path.open("ab")
+        self._file = path.open("ab", buffering=0)
 
     def append(self, record: Mapping[str, Any]) -> None:
-        """Write one record and hand it to the operating system at once."""
-        line = json.dumps(_finite(dict(record)), separators=(",", ":"), allow_nan=False)
-        self._file.write(line.encode() + b"\n")
-        self._file.flush()
+        """Write one record and hand it to the operating system at once.
+
+        Raises:
+            OSError: it could not be written (a full disk); the file is as it was.
+        """
+        text = json.dumps(_finite(dict(record)), separators=(",", ":"), allow_nan=False)
+        line = text.encode() + b"\n"
+        before = self._file.seek(0, os.SEEK_END)
+        try:
+            written = self._file.write(line)
+            if written != len(line):  # what did not fit any more
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
+        except OSError:
+            self._file.truncate(before)
+            raise
 
     def offset(self) -> int:
         """Length of the file in bytes, after forcing it to disk."""
-        self._file.flush()
         os.fsync(self._file.fileno())
-        return self._file.tell()
+        return self._file.seek(0, os.SEEK_END)
 
     def cut_back(self, offset: int) -> None:
         """Drop everything after `offset` bytes (what a killed life wrote after its checkpoint).

@@ -10,6 +10,7 @@ Exit codes: 0 done; 2 bad configuration; 3 plan refused; 75 stopped, resumable; 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 from pathlib import Path
 
@@ -29,7 +30,9 @@ def main() -> int:
     try:
         train(arguments.config, RunDirectory(arguments.run))
     except AtelierError as error:
-        sys.stderr.write(f"{type(error).__name__}: {error}\n")
+        # The log may lie on the very disk that is full: the exit code says it then.
+        with contextlib.suppress(OSError):
+            sys.stderr.write(f"{type(error).__name__}: {error}\n")
         return error.exit_code
     return 0
 

@@ -11,7 +11,6 @@ what is not. Tensors are safetensors; nothing is pickled.
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import os
@@ -25,7 +24,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from atelier.errors import CheckpointError, ConfigError, Stopped
+from atelier.disk import stopped_when_full
+from atelier.errors import CheckpointError, ConfigError
 from atelier.training.engines import OptimizerState
 
 MANIFEST = "MANIFEST.json"
@@ -60,21 +60,28 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint, keep: int) -> Path:
     """
     final = folder / f"step-{checkpoint.state.step:06d}"
     aside = folder / f".{final.name}.{os.getpid()}"
-    try:
-        aside.mkdir(parents=True)
-        _write(aside, checkpoint)
-        if final.exists():
-            shutil.rmtree(final)
-        aside.rename(final)
-        _sync(folder)
-    except OSError as error:
-        shutil.rmtree(aside, ignore_errors=True)
-        if error.errno == errno.ENOSPC:
-            raise Stopped(f"{folder}: the disk is full; free some space and resume") from error
-        raise
+    what = f"the checkpoint of step {checkpoint.state.step}"
+    with stopped_when_full(folder, what, _size(checkpoint)):
+        try:
+            aside.mkdir(parents=True)
+            _write(aside, checkpoint)
+            if final.exists():
+                shutil.rmtree(final)
+            aside.rename(final)
+            _sync(folder)
+        except BaseException:
+            shutil.rmtree(aside, ignore_errors=True)
+            raise
     for old in all_checkpoints(folder)[:-keep]:
         shutil.rmtree(old)
     return final
+
+
+def _size(checkpoint: Checkpoint) -> int:
+    """Bytes of its tensors."""
+    groups = [checkpoint.weights, checkpoint.ema or {}, checkpoint.rng]
+    groups += checkpoint.optimizer.moments.values()
+    return sum(one.numel() * one.element_size() for group in groups for one in group.values())
 
 
 def _write(folder: Path, checkpoint: Checkpoint) -> None:

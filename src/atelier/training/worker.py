@@ -16,6 +16,7 @@ from atelier.config.plan import plan
 from atelier.config.resolve import load_stage_config
 from atelier.config.schema import RunConfig
 from atelier.data.prompts import content_digest, read_prompts
+from atelier.disk import stopped_when_full
 from atelier.errors import ConfigError, PlanError
 from atelier.policies.sd3.policy import SD3Policy
 from atelier.rewards.registry import build
@@ -35,7 +36,11 @@ def train(config_path: Path, run: RunDirectory) -> None:
     Reads run.data (train.parquet, heldout.parquet), writes run.train. Resumes by itself.
     """
     config = load_stage_config(config_path)
-    with join_world(config.launch) as world, written_by_one(run, world):
+    with (
+        stopped_when_full(run.train),
+        join_world(config.launch) as world,
+        written_by_one(run, world),
+    ):
         plan(config, world_size=world.size)
         _train(config, run, world)
 

@@ -1,0 +1,86 @@
+"""A full disk: recognised whoever met it, and a stop that can be resumed instead of a crash."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from atelier.errors import Stopped
+
+_NUMBERS = (errno.ENOSPC, errno.EDQUOT)
+# Libraries that write by themselves keep the number to themselves: safetensors, shutil, SQLite.
+_WORDS = ("No space left on device", "StorageFull", "Disk quota exceeded", "disk is full")
+
+
+def is_full(error: BaseException) -> bool:
+    """Whether an error, or one that it came from, is a full disk or a used-up quota."""
+    seen: set[int] = set()
+    found: BaseException | None = error
+    while found is not None and id(found) not in seen:
+        seen.add(id(found))
+        if isinstance(found, OSError) and found.errno in _NUMBERS:
+            return True
+        if not isinstance(found, Stopped) and any(words in str(found) for words in _WORDS):
+            return True
+        found = found.__cause__ or found.__context__
+    return False
+
+
+@contextmanager
+def stopped_when_full(folder: Path, what: str = "", needed: int | None = None) -> Iterator[None]:
+    """Inside, a full disk becomes Stopped (75), with what is free and what is needed.
+
+    Args:
+        folder: what is written into. The message names it from the run's directory on, if it lies
+            in one, because messages end up in files that may travel.
+        what: what is written, such as "the checkpoint of step 40".
+        needed: its bytes, where they are known.
+
+    Raises:
+        Stopped: the disk is full.
+    """
+    try:
+        yield
+    except Stopped:
+        raise
+    except Exception as error:
+        if not is_full(error):
+            raise
+        raise Stopped(full_disk_message(_place(folder, error), folder, what, needed)) from error
+
+
+def full_disk_message(place: str, folder: Path, what: str = "", needed: int | None = None) -> str:
+    """What a person has to know to go on."""
+    need = f", {what or 'it'} needs {amount(needed)}" if needed is not None else ""
+    doing = f" while writing {what}" if what and needed is None else ""
+    return (
+        f"{place}: the disk is full{doing}: {amount(free_bytes(folder))} free{need}. What was "
+        "finished before is whole: make room (`atelier prune` shows what can go), then resume"
+    )
+
+
+def free_bytes(folder: Path) -> int:
+    """What may still be written on the disk that `folder` is on, or will be."""
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    return shutil.disk_usage(existing).free
+
+
+def amount(count: int) -> str:
+    """Bytes for people, in powers of 1000."""
+    for unit, size in (("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count} B"
+
+
+def _place(folder: Path, error: BaseException) -> str:
+    """The file that did not fit if the error names it, else the folder, from the run on."""
+    name = error.filename if isinstance(error, OSError) else None
+    path = Path(name) if isinstance(name, str) and Path(name).is_absolute() else folder
+    for parent in (path, *path.parents):
+        if (parent / "run.json").exists() or (parent / "config").is_dir():
+            return path.relative_to(parent.parent).as_posix()
+    return path.name
