@@ -15,6 +15,7 @@ from atelier.stages.run_file import find_run
 from atelier.stages.run_file import open_run as open_run_directory
 from atelier.tracking.run_directory import RunDirectory
 from tasks import output
+from tasks.dataset import prepared_data
 from tasks.outcome import can_be_retried, failed, value_of
 
 
@@ -53,11 +54,17 @@ def existing_run(name: str) -> Path:
     return run
 
 
-def _stage_task(name: str) -> Callable[[Path], dict[str, Any]]:
+def _no_arguments(run: RunDirectory) -> dict[str, Any]:
+    return {}
+
+
+def _stage_task(
+    name: str, arguments: Callable[[RunDirectory], dict[str, Any]] = _no_arguments
+) -> Callable[[Path], dict[str, Any]]:
     def run_stage(run: Path) -> Any:
         stage = importlib.import_module(f"atelier.stages.{name}")
         try:
-            return stage.run(RunDirectory(run))
+            return stage.run(RunDirectory(run), **arguments(RunDirectory(run)))
         except AtelierError as error:
             return failed(error)
 
@@ -77,7 +84,7 @@ def _stage_task(name: str) -> Callable[[Path], dict[str, Any]]:
     return call
 
 
-prepare = _stage_task("prepare")
+prepare = _stage_task("prepare", lambda run: {"prepared": prepared_data(run)})
 baseline = _stage_task("baseline")
 train = _stage_task("train")
 evaluate = _stage_task("evaluate")

@@ -55,6 +55,7 @@ class Place:
     @property
     def environment(self) -> dict[str, str]:
         own = {"PREFECT_HOME": str(self.root / "prefect"), "ATELIER_RUNS": str(self.runs)}
+        own["ATELIER_DATA"] = str(self.root / "data")
         path = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
         kept = {key: value for key, value in os.environ.items() if key != "PREFECT_API_URL"}
         return {**kept, **own, "HF_HUB_OFFLINE": "1", "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}

@@ -70,6 +70,21 @@ def prepare(config: DataConfig, out_dir: Path) -> dict[str, Any]:
     return summary
 
 
+def input_files(config: DataConfig, root: Path) -> list[Path]:
+    """Every file that `prepare` reads: the two named, and those that a mixture names.
+
+    Args:
+        root: what the configuration's paths are relative to.
+
+    Raises:
+        DataError: a mixture cannot be read.
+    """
+    files = [root / path for path in (config.path, config.heldout_path) if path is not None]
+    if config.source == "deepgen":
+        files += [dataset.path for file in files for dataset in read_mixture(file).datasets]
+    return files
+
+
 def _scenes(config: DataConfig, split: Split) -> PromptSet:
     """Scenes with different prompts. The first n of a larger set are the set of n."""
     wanted = config.train_prompts if split == "train" else config.heldout_prompts

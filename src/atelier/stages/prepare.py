@@ -3,43 +3,106 @@
 from __future__ import annotations
 
 import logging
+import shutil
 from pathlib import Path
 from typing import Any
 
-from atelier.config.paths import from_root
+from atelier.config.paths import from_root, repository_root
 from atelier.config.schema import RunConfig
+from atelier.data.versioning import md5_of, md5_of_folder, tracked_md5, tracking_file
 from atelier.errors import DataError
 from atelier.stages.frame import Stage, open_stage
-from atelier.tracking.run_directory import RunDirectory
+from atelier.stages.run_file import read_run, write_data
+from atelier.tracking.run_directory import RunDirectory, read_json_object
 
 logger = logging.getLogger(__name__)
 
-OUTPUTS = ("train.parquet", "heldout.parquet", "summary.json")
+TABLES = ("train.parquet", "heldout.parquet")
+OUTPUTS = (*TABLES, "summary.json")
 
 
-def run(run: RunDirectory) -> dict[str, Any]:
-    """Write data/{train.parquet, heldout.parquet, summary.json}; return the summary."""
-    stage = open_stage("prepare", run, _inputs, OUTPUTS)
-    return stage.execute(lambda: _work(stage))
+def run(run: RunDirectory, prepared: Path | None = None) -> dict[str, Any]:
+    """Write data/{train.parquet, heldout.parquet, summary.json}; return the summary.
+
+    Args:
+        prepared: a folder with these files, made before of the same configuration and inputs
+            (stages/prepared.py): they are copied. None makes them.
+
+    Raises:
+        DataError: an input is missing or malformed, or `prepared` is not what DVC says it is.
+    """
+    stage = open_prepare(run)
+    summary = stage.execute(lambda: _work(stage, prepared))
+    _note_data(stage.run, prepared)
+    return summary
 
 
-def _inputs(run: RunDirectory, config: RunConfig) -> list[Path]:
-    """The user's prompt files: a changed one prepares again, whatever its name."""
+def open_prepare(run: RunDirectory) -> Stage:
+    """The stage, its inputs found.
+
+    Raises:
+        ConfigError, DataError: the configuration or an input is missing.
+    """
+    return open_stage("prepare", run, lambda _, config: input_paths(config), OUTPUTS)
+
+
+def input_paths(config: RunConfig) -> list[Path]:
+    """The user's prompt files: a changed one prepares again, whatever its name.
+
+    Raises:
+        DataError: one does not exist.
+    """
+    from atelier.data.prepare import input_files
+
     named = {"data.path": config.data.path, "data.heldout_path": config.data.heldout_path}
-    paths = []
     for field, value in named.items():
-        if value is not None:
-            path = from_root(value)
-            if not path.exists():
-                raise DataError(f"{field}: {path} does not exist")
-            paths.append(path)
-    return paths
+        if value is not None and not from_root(value).exists():
+            raise DataError(f"{field}: {value} does not exist{_how_to_get(from_root(value))}")
+    return input_files(config.data, repository_root())
 
 
-def _work(stage: Stage) -> dict[str, Any]:
-    from atelier.data.prepare import prepare
+def _how_to_get(path: Path) -> str:
+    file = tracking_file(path)
+    if file is None:
+        return ""
+    return f"; DVC tracks it: dvc pull {file.relative_to(repository_root()).as_posix()}"
 
-    summary = prepare(stage.config.data, stage.folder)
+
+def _work(stage: Stage, prepared: Path | None) -> dict[str, Any]:
+    if prepared is None:
+        from atelier.data.prepare import prepare
+
+        summary = prepare(stage.config.data, stage.folder)
+    else:
+        summary = _copy(prepared, stage.folder)
+    # Before the stage ends, which is when the mirror first looks at the run.
+    _note_data(stage.run, prepared)
     counts = {split: summary[split]["prompts"] for split in ("train", "heldout")}
     logger.info("prepare: %(train)d training prompts, %(heldout)d held out", counts)
     return summary
+
+
+def _copy(prepared: Path, folder: Path) -> dict[str, Any]:
+    """Copies and no links: a run's files stay what they are when the data's next version comes."""
+    for name in OUTPUTS:
+        shutil.copyfile(prepared / name, folder / name)
+    file = tracking_file(prepared)
+    if file is not None and md5_of_folder(folder, OUTPUTS) != tracked_md5(file):
+        raise DataError(
+            f"{prepared}: not what {file.name} says; restore it: dvc checkout --force {file.name}"
+        )
+    return read_json_object(folder / "summary.json")
+
+
+def _note_data(run: RunDirectory, prepared: Path | None) -> None:
+    """Into run.json, unless it stands there."""
+    noted = read_run(run).get("data") or {}
+    md5 = {name: md5_of(run.data / name) for name in TABLES}
+    file = tracking_file(prepared) if prepared else None
+    dvc: str | None = None
+    if file is not None:
+        dvc = file.relative_to(repository_root()).as_posix()
+    elif noted.get("md5") == md5:
+        dvc = noted["dvc"]
+    if noted != {"md5": md5, "dvc": dvc}:
+        write_data(run, md5, dvc)

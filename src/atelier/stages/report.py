@@ -1,4 +1,4 @@
-"""Write the page of the run (src/atelier/report)."""
+"""Write the page of the run, and its result and curves as small files (src/atelier/report)."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from atelier.tracking.run_directory import RunDirectory, write_text_atomically
 
 logger = logging.getLogger(__name__)
 
-OUTPUTS = ("index.html",)
+OUTPUTS = ("index.html", "metrics.json", "*.csv")
 
 
 def run(run: RunDirectory) -> dict[str, Any]:
-    """Write report/index.html; return its path."""
+    """Write report/{index.html, metrics.json, training.csv, heldout.csv}; return where."""
     stage = open_stage("report", run, _inputs, OUTPUTS)
     return stage.execute(lambda: _work(stage))
 
@@ -29,8 +29,10 @@ def _inputs(run: RunDirectory, config: RunConfig) -> list[Path]:
 
 def _work(stage: Stage) -> dict[str, Any]:
     from atelier.report.page import render
+    from atelier.report.result_files import write_result_files
 
     page = stage.folder / "index.html"
     write_text_atomically(page, render(stage.run))
+    write_result_files(stage.run, stage.folder)
     logger.info("report: %s", page)
     return {"page": page.relative_to(stage.run.root).as_posix(), "bytes": page.stat().st_size}

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,8 @@ def write_run(
 ) -> dict[str, Any]:
     """Create run.json, or bring the digests and code of an existing one up to date."""
     before = read_run(run) if run.run_file.exists() else {}
+    digests = {stage: stage_digest(config, stage) for stage in STAGES}
+    same_data = before.get("digests", {}).get("prepare") == digests["prepare"]
     value = {
         "format": FORMAT,
         "id": before.get("id") or flow_run_id or str(uuid.uuid4()),
@@ -54,11 +56,22 @@ def write_run(
         "run_name": config.tracking.run_name
         or f"{config.recipe or 'run'} seed {config.train.seed}",
         "seed": config.train.seed,
-        "digests": {stage: stage_digest(config, stage) for stage in STAGES},
+        "digests": digests,
+        "data": before.get("data") if same_data else None,
         "git": _git(),
     }
     write_json(run.run_file, value)
     return value
+
+
+def write_data(run: RunDirectory, md5: Mapping[str, str], dvc: str | None) -> None:
+    """Note in run.json which data the run has.
+
+    Args:
+        md5: by file name, as DVC hashes.
+        dvc: the .dvc file that tracks them, relative to the repository.
+    """
+    write_json(run.run_file, read_run(run) | {"data": {"md5": dict(md5), "dvc": dvc}})
 
 
 def ensure_run(run: RunDirectory, config: RunConfig) -> None:

@@ -1,0 +1,102 @@
+"""Prepared prompt tables that runs share, under DVC: data/prepared/<key>/ and <key>.dvc beside it.
+
+The key is that of the configuration, of the files it names and of the code that makes the tables:
+an equal key is equal data. Only flows use this, inside their `dvc` slot (tasks/dataset.py); a
+`dvc repro` makes its tables in outputs/data, which is DVC's own already.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shutil
+from pathlib import Path
+
+import atelier.data
+from atelier.config.digest import digest, stage_digest
+from atelier.config.paths import from_root, repository_root
+from atelier.config.schema import RunConfig
+from atelier.data import versioning
+from atelier.errors import DataError
+from atelier.stages.files import identity_of
+from atelier.stages.prepare import input_paths
+
+logger = logging.getLogger(__name__)
+
+KEY_DIGITS = 12
+
+
+def prepared_root() -> Path:
+    """data/prepared in the repository, or `prepared` in the directory ATELIER_DATA names."""
+    return from_root(os.environ.get("ATELIER_DATA") or "data") / "prepared"
+
+
+def missing_inputs(config: RunConfig) -> list[Path]:
+    """The user's own prompt files that DVC tracks and that are not in the workspace."""
+    named = (config.data.path, config.data.heldout_path)
+    paths = [from_root(value) for value in named if value is not None]
+    return [path for path in paths if not path.exists() and versioning.tracking_file(path)]
+
+
+def folder_of(config: RunConfig) -> Path:
+    """Where this configuration's tables lie or will lie.
+
+    Raises:
+        DataError: a prompt file is missing or malformed.
+    """
+    code = sorted(Path(atelier.data.__file__).parent.rglob("*.py"))
+    parts = {
+        "configuration": stage_digest(config, "prepare"),
+        "inputs": [identity_of(path) for path in input_paths(config)],
+        "code": [identity_of(path) for path in code],
+    }
+    return prepared_root() / digest(parts)[:KEY_DIGITS]
+
+
+def is_ready(folder: Path) -> bool:
+    """Whether the tables are there as DVC knows them."""
+    file = folder.with_name(folder.name + ".dvc")
+    return (
+        file.is_file()
+        and folder.is_dir()
+        and versioning.md5_of(folder) == versioning.tracked_md5(file)
+    )
+
+
+def provide(config: RunConfig) -> Path:
+    """The folder with the tables: as it is, else from DVC's cache or remote, else made.
+
+    Raises:
+        DataError: a prompt file cannot be had or read, or a DVC command failed.
+        Stopped: DVC was kept busy for too long.
+    """
+    for path in missing_inputs(config):
+        versioning.pull(path)
+    folder = folder_of(config)
+    if is_ready(folder):
+        return folder
+    if versioning.tracking_file(folder) is not None:
+        try:
+            versioning.pull(folder)
+        except DataError as error:
+            logger.info("%s is made again: %s", folder.name, error)
+    if not is_ready(folder):
+        _make(config, folder)
+        versioning.add(folder)
+    return folder
+
+
+def _make(config: RunConfig, folder: Path) -> None:
+    """Aside and then renamed: a folder that is there is whole."""
+    from atelier.data.prepare import prepare
+
+    aside = folder.with_name(f".{folder.name}.{os.getpid()}")
+    aside.mkdir(parents=True)
+    try:
+        with contextlib.chdir(repository_root()):  # a configuration's paths are relative to it
+            prepare(config.data, aside)
+        shutil.rmtree(folder, ignore_errors=True)
+        aside.rename(folder)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
