@@ -14,7 +14,7 @@ import random
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO
+from typing import TextIO
 
 from atelier.config.paths import repository_root
 from atelier.errors import PlanError
@@ -25,7 +25,7 @@ REMIND_EVERY_SECONDS = 300.0
 logger = logging.getLogger(__name__)
 
 # Open as long as the process lives: CUDA cannot move to another GPU once it has started.
-_claimed: list[IO[str]] = []
+_claimed: list[TextIO] = []
 
 
 def visible_gpus() -> list[str]:
@@ -76,9 +76,9 @@ def claim_gpus(count: int, folder: Path | None = None) -> list[str]:
     return list(taken)
 
 
-def _take(gpus: Sequence[str], count: int, folder: Path) -> dict[str, IO[str]] | None:
+def _take(gpus: Sequence[str], count: int, folder: Path) -> dict[str, TextIO] | None:
     """Lock the first `count` free GPUs, or none at all."""
-    taken: dict[str, IO[str]] = {}
+    taken: dict[str, TextIO] = {}
     for gpu in gpus:
         if len(taken) == count:
             break
