@@ -57,6 +57,9 @@ def run_pipeline(
     result = state.result(raise_on_failure=False)
     if isinstance(result, AtelierError):
         return _report_error(result)
+    if state.is_cancelled():
+        sys.stderr.write(f"{state.message}\n")
+        return CANCELLED
     if isinstance(result, BaseException) or not state.is_completed():
         logger.error("the run crashed: %s", state.message, exc_info=_exception(result))
         return CRASHED

@@ -59,8 +59,10 @@ def resume_command() -> str:
     if deployment.id:
         return f"prefect flow-run retry {flow_run.id}"
     parameters: dict[str, Any] = flow_run.parameters
-    run = parameters.get("resume") or parameters.get("run") or flow_run.id
-    return f"atelier run --resume {run}"
+    run = parameters.get("resume") or parameters.get("run")
+    if run is None and flow_run.flow_name not in ("grpo", "prepare"):
+        return "start it again"
+    return f"atelier run --resume {run or flow_run.id}"
 
 
 def value_of(state: State[Any]) -> Any:

@@ -25,6 +25,7 @@ from flows.platform.state import health_url, logs, running_platform
 
 START_SECONDS = 120.0
 STOP_SECONDS = 5.0
+LEASES_ON_DISK = "prefect.server.concurrency.lease_storage.filesystem"
 
 
 def server_command(api_url: str) -> list[str]:
@@ -50,6 +51,8 @@ def server_environment(api_url: str, ui: bool) -> dict[str, str]:
         "PREFECT_SERVER_API_HOST": HOST,
         "PREFECT_SERVER_API_PORT": str(address.port),
         "PREFECT_SERVER_LOGGING_LEVEL": "ERROR",
+        # In memory, a restarted server would forget who holds a slot, but not that it is taken.
+        "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": LEASES_ON_DISK,
     }
 
 
