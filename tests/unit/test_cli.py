@@ -64,6 +64,7 @@ def test_the_verbs_and_their_options_are_these() -> None:
         "environments": set(),
         "plan": configured | {"--params"},
         "recipes": set(),
+        "rewards": set(),
         "run": configured | {"--name", "--resume"},
         "show": configured | {"--params"},
         "stage": configured | {"--params", "name", "--run"},

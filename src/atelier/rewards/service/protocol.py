@@ -18,9 +18,9 @@ State = Literal["loading", "ready", "failed"]
 
 
 class Message(BaseModel):
-    """Base of all that is sent: unknown fields are errors."""
+    """Base of all that is sent: unknown fields are errors, and so is text for a number."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 class Item(Message):

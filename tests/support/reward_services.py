@@ -1,0 +1,184 @@
+"""Reward services for tests: the real application in a thread, and servers that misbehave."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import httpx
+import uvicorn
+from PIL import Image
+
+from atelier.config.digest import scorer_digest
+from atelier.config.rewards import JpegConfig
+from atelier.rewards.base import Missing, Score, ScoreBatch, Scores
+from atelier.rewards.jpeg import JpegIncompressibility
+from atelier.rewards.remote import RemoteScorer
+from atelier.rewards.service.app import Limits, create_app
+from atelier.rewards.service.served import ServedReward
+
+NAME = "jpeg_incompressibility"
+DIGEST = scorer_digest(NAME, JpegConfig())
+
+
+class Scripted(JpegIncompressibility):
+    """The JPEG reward, but for what a test changes: `given` sees every batch but golden ones."""
+
+    def __init__(self, given: Callable[[ScoreBatch], Sequence[Score]] | None = None) -> None:
+        super().__init__(JpegConfig())
+        self._given = given
+        self.batches: list[ScoreBatch] = []
+
+    def score(self, batch: ScoreBatch) -> Scores:
+        if self._given is None or batch.prompts[0] == "grey":
+            return super().score(batch)
+        self.batches.append(batch)
+        return Scores(self.name, self._given(batch))
+
+
+def batch_of(shades: Sequence[int], side: int = 16) -> ScoreBatch:
+    """Pictures of 0..shade noise, each with other JPEG sizes."""
+    images = [Image.effect_noise((side, side), 1 + shade).convert("RGB") for shade in shades]
+    count = len(images)
+    return ScoreBatch(
+        images,
+        [f"p{i}" for i in range(count)],
+        [{"n": i} for i in range(count)],
+        list(range(count)),
+    )
+
+
+@contextmanager
+def service(
+    scorer: JpegIncompressibility | None = None,
+    *,
+    workers: int = 1,
+    digest: str = DIGEST,
+    limits: Limits | None = None,
+    token: str | None = None,
+    port: int = 0,
+) -> Iterator[str]:
+    """URL of the real application under uvicorn on a free port, ready."""
+    reward = ServedReward(scorer or Scripted(), workers, digest)
+    app = create_app({NAME: reward}, limits or Limits(), token)
+    server = uvicorn.Server(
+        uvicorn.Config(app, log_level="error", access_log=False, timeout_graceful_shutdown=1)
+    )
+    listening = socket.create_server(("127.0.0.1", port))
+    url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+    thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
+    thread.start()
+    try:
+        wait_until(lambda: httpx.get(f"{url}/readyz", trust_env=False).status_code == 200)
+        yield url
+    finally:
+        server.should_exit = True
+        thread.join(10)
+        listening.close()
+
+
+def wait_until(true: Callable[[], bool], seconds: float = 20.0) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        try:
+            if true():
+                return
+        except httpx.HTTPError:
+            pass
+        time.sleep(0.02)
+    raise AssertionError(f"not so within {seconds} s")
+
+
+Answers = Callable[["Faulty", bytes], bytes | None]
+
+
+class Faulty(BaseHTTPRequestHandler):
+    """Passes requests on to a real service, unless the test's `fault` answers a /score itself."""
+
+    behind: str
+    fault: Callable[[int], Callable[[Faulty, bytes], None] | None]
+    asked: list[float]
+
+    def do_GET(self) -> None:
+        self._pass_on(b"")
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.asked.append(time.monotonic())
+        fault = type(self).fault(len(self.asked))
+        if fault is None:
+            self._pass_on(body)
+        else:
+            fault(self, body)
+
+    def answer(
+        self, status: int, content: bytes, length: int | None = None, **headers: str
+    ) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(content) if length is None else length))
+        for name, value in headers.items():
+            self.send_header(name.replace("_", "-"), value)
+        self.end_headers()
+        self.wfile.write(content)
+
+    def forwarded(self, body: bytes) -> bytes:
+        """What the real service answers."""
+        return httpx.request(
+            self.command,
+            self.behind + self.path,
+            content=body,
+            headers={"Content-Type": "application/json"},
+            trust_env=False,
+        ).content
+
+    def _pass_on(self, body: bytes) -> None:
+        self.answer(200, self.forwarded(body))
+
+    def log_message(self, *_: object) -> None:
+        """Quiet."""
+
+
+@contextmanager
+def faulty(
+    behind: str, fault: Callable[[int], Callable[[Faulty, bytes], None] | None]
+) -> Iterator[tuple[str, list[float]]]:
+    """URL of a server before a real service, and when its /score was asked.
+
+    `fault` is given the number of the request (1, 2, ...): None lets it pass.
+    """
+    asked: list[float] = []
+    handler = type(
+        "Handler", (Faulty,), {"behind": behind, "fault": staticmethod(fault), "asked": asked}
+    )
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}", asked
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+@contextmanager
+def client(
+    *urls: str, deadline: float = 10.0, timeout: float = 5.0, token: str | None = None
+) -> Iterator[RemoteScorer]:
+    scorer = RemoteScorer(
+        Scripted(), urls, DIGEST, token, deadline=deadline, timeout=timeout, concurrency=8
+    )
+    try:
+        yield scorer
+    finally:
+        scorer.close()
+
+
+def reasons(scores: Scores) -> list[str]:
+    """Why scores are missing; fails where one is a number."""
+    assert all(isinstance(one, Missing) for one in scores.values), scores.values
+    return [one.reason for one in scores.values if isinstance(one, Missing)]
