@@ -14,7 +14,6 @@ import random
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TextIO
 
 from atelier.config.paths import repository_root
 from atelier.errors import PlanError
@@ -24,8 +23,8 @@ REMIND_EVERY_SECONDS = 300.0
 
 logger = logging.getLogger(__name__)
 
-# Open as long as the process lives: CUDA cannot move to another GPU once it has started.
-_claimed: list[TextIO] = []
+# File descriptors, open as long as the process lives: CUDA cannot move to another GPU once started.
+_claimed: list[int] = []
 
 
 def visible_gpus() -> list[str]:
@@ -76,21 +75,21 @@ def claim_gpus(count: int, folder: Path | None = None) -> list[str]:
     return list(taken)
 
 
-def _take(gpus: Sequence[str], count: int, folder: Path) -> dict[str, TextIO] | None:
+def _take(gpus: Sequence[str], count: int, folder: Path) -> dict[str, int] | None:
     """Lock the first `count` free GPUs, or none at all."""
-    taken: dict[str, TextIO] = {}
+    taken: dict[str, int] = {}
     for gpu in gpus:
         if len(taken) == count:
             break
-        file = (folder / f"{gpu.replace('/', '-')}.lock").open("a+")
+        lock = os.open(folder / f"{gpu.replace('/', '-')}.lock", os.O_RDWR | os.O_CREAT, 0o644)
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            file.close()
+            os.close(lock)
             continue
-        taken[gpu] = file
+        taken[gpu] = lock
     if len(taken) == count:
         return taken
-    for file in taken.values():
-        file.close()
+    for lock in taken.values():
+        os.close(lock)
     return None

@@ -1,0 +1,84 @@
+"""What an error means for a flow run, and which runs nobody works on any more."""
+
+from __future__ import annotations
+
+import os
+import socket
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from uuid import uuid4
+
+import pytest
+from prefect.client.schemas.objects import FlowRun
+from prefect.states import Cancelling, Completed, Pending, Running
+
+from atelier.config.resolve import resolve
+from atelier.errors import ConfigError, PlanError, Stopped
+from atelier.processes.records import identity
+from atelier.stages.train import TrainerCancelled, TrainerCrashed
+from flows.platform.reconcile import PENDING_SECONDS, SILENT_SECONDS, is_abandoned
+from tasks import outcome, slots
+from tasks.identity import ATTEMPT, HOST, PID, STARTED
+
+
+@pytest.mark.parametrize(
+    ("error", "state", "resumable"),
+    [
+        (ConfigError("no such key"), "Failed", False),
+        (PlanError("cannot work"), "Failed", False),
+        (Stopped("no scores"), "Stopped", True),
+        (TrainerCancelled("ended"), "Cancelled", True),
+        (TrainerCrashed("too often"), "Crashed", True),
+        (RuntimeError("a bug"), "Crashed", True),
+    ],
+)
+def test_an_error_leads_to_a_state_that_says_how_to_go_on(monkeypatch, error, state, resumable):
+    monkeypatch.setattr(outcome, "deployment", SimpleNamespace(id="some deployment"))
+    monkeypatch.setattr(outcome, "flow_run", SimpleNamespace(id="4711"))
+    found = outcome.state_of(error)
+    assert found.name == state
+    assert str(error) in found.message
+    assert ("prefect flow-run retry 4711" in found.message) == resumable
+
+
+@pytest.mark.parametrize(
+    ("error", "retried"),
+    [(RuntimeError("a bug"), True), (Stopped("no scores"), False), (ConfigError("bad"), False)],
+)
+def test_only_crashes_are_retried(error, retried):
+    state = SimpleNamespace(result=lambda raise_on_failure: error)
+    assert outcome.can_be_retried(None, None, state) is retried
+
+
+def flow_run(state, age: float = 0.0, **labels) -> FlowRun:
+    own = {HOST: socket.gethostname(), ATTEMPT: 2, PID: 0, STARTED: 0.0}
+    state.timestamp = datetime.now(UTC) - timedelta(seconds=age)
+    given = {f"atelier.{name}": value for name, value in labels.items()}
+    return FlowRun(flow_id=uuid4(), state=state, run_count=2, labels={**own, **given})
+
+
+def test_a_run_is_abandoned_when_its_process_is_gone():
+    me = identity(os.getpid())
+    assert not is_abandoned(flow_run(Running(), **me))
+    assert is_abandoned(flow_run(Running(), pid=me["pid"], started=me["started"] - 60))
+    assert is_abandoned(flow_run(Cancelling(), pid=2**22, started=1.0))
+
+
+def test_a_run_is_left_alone_while_it_may_live():
+    assert not is_abandoned(flow_run(Completed(), pid=2**22))
+    assert not is_abandoned(flow_run(Running(), host="elsewhere", pid=2**22, age=1e6))
+    # What it says of itself is of its last attempt: the new one has just begun.
+    assert not is_abandoned(flow_run(Running(), attempt=1, pid=2**22))
+    assert is_abandoned(flow_run(Running(), attempt=1, pid=2**22, age=SILENT_SECONDS + 1))
+    assert not is_abandoned(flow_run(Pending(), pid=2**22, age=SILENT_SECONDS + 1))
+    assert is_abandoned(flow_run(Pending(), pid=2**22, age=PENDING_SECONDS + 1))
+
+
+@pytest.mark.parametrize(
+    ("device", "gpus", "needed"),
+    [("cpu", 0, 1), ("auto", 0, 1), ("cpu", 8, 0), ("auto", 8, 4), ("cuda", 8, 4)],
+)
+def test_a_rank_wants_a_gpu_each_and_a_cpu_stands_in_for_one(monkeypatch, device, gpus, needed):
+    monkeypatch.setattr(slots, "visible_gpus", lambda: ["gpu"] * gpus)
+    launch = resolve("tiny/base", [f"launch.device={device}", "launch.processes=4"]).launch
+    assert slots.slots_needed(launch) == needed
