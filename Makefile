@@ -2,6 +2,8 @@
 # the stamp's name is a fingerprint of the two files that say what is installed.
 #
 #   make demo     train, evaluate, export and report on the embedded world: no GPU, no download
+#   make up       Prefect server, worker and MLflow UI in the background (ARGS="--gpu-slots 2")
+#   make down     stop them (ARGS=--force: also while flow runs are running)
 #   make test     every test (ARGS="-k config" passes arguments to pytest)
 #   make lint     ruff, mypy and the import layers
 #
@@ -12,11 +14,17 @@ BIN := .venv/bin
 FINGERPRINT := $(shell cat pyproject.toml constraints.txt | cksum | cut -d ' ' -f 1)
 STAMP := .venv/.installed-$(FINGERPRINT)
 
-.PHONY: demo test lint setup
+.PHONY: demo up down test lint setup
 .DEFAULT_GOAL := demo
 
 demo: $(STAMP)
 	@$(BIN)/atelier demo
+
+up: $(STAMP)
+	@$(BIN)/atelier up $(ARGS)
+
+down: $(STAMP)
+	@$(BIN)/atelier down $(ARGS)
 
 # Two workers, a file each: most tests wait for processes that import for seconds.
 test: $(STAMP)

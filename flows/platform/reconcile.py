@@ -44,7 +44,7 @@ def reconcile() -> list[str]:
     """
     lines = clean_up(runs_root())
     with ask_server() as client:
-        for run in _unfinished(client):
+        for run in unfinished(client):
             # Read again: it may have ended well since, and then its process is gone, too.
             if is_abandoned(run) and is_abandoned(run := client.read_flow_run(run.id)):
                 lines.append(_end(client, run))
@@ -66,7 +66,7 @@ def is_abandoned(run: FlowRun) -> bool:
     return datetime.now(UTC) - run.state.timestamp > timedelta(seconds=patience)
 
 
-def _unfinished(client: SyncPrefectClient) -> Iterator[FlowRun]:
+def unfinished(client: SyncPrefectClient) -> Iterator[FlowRun]:
     """Unfinished runs of our flows. Paged to the end before any is changed."""
     states = FlowRunFilterStateType(any_=list(UNFINISHED))
     found: list[FlowRun] = []

@@ -68,10 +68,10 @@ def prefect_server() -> Iterator[None]:
     if chosen_api_url() is not None:
         yield
     elif platform is not None and answers(platform.health_url):
-        with _talking_to(platform.api_url):
+        with talking_to(platform.api_url):
             yield
     else:
-        with _temporary_server() as api_url, _talking_to(api_url):
+        with _temporary_server() as api_url, talking_to(api_url):
             yield
 
 
@@ -112,7 +112,7 @@ def _wait_until_healthy(server: SupervisedProcess, api_url: str, log: Path) -> N
 
 
 @contextmanager
-def _talking_to(api_url: str) -> Iterator[None]:
+def talking_to(api_url: str) -> Iterator[None]:
     from prefect.settings import PREFECT_API_URL, temporary_settings
 
     with temporary_settings(updates={PREFECT_API_URL: api_url}):

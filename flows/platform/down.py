@@ -1,0 +1,107 @@
+"""`atelier down`: the platform's end, in seconds, and nothing of it left."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import psutil
+
+from atelier.errors import AtelierError
+from atelier.processes.leftovers import clean_up
+from flows.platform.loopback import answers
+from flows.platform.server import talking_to
+from flows.platform.state import Platform, forget, logs, running_platform
+
+# A flow run ends within 25 s of SIGTERM: its guards give what they guard 15 (design section 5).
+RUN_SECONDS = 28.0
+SUPERVISOR_SECONDS = 20.0
+
+
+@dataclass(frozen=True)
+class LiveRun:
+    """A flow run that somebody works on at this moment, here or elsewhere."""
+
+    name: str
+    id: str
+    process: psutil.Process | None
+
+    def describe(self) -> str:
+        where = f"process {self.process.pid}" if self.process else "on another machine"
+        return f"  {self.name} ({self.id}), {where}"
+
+
+def down(force: bool, say: Callable[[str], None]) -> None:
+    """Stop every service of this PREFECT_HOME's platform.
+
+    Args:
+        force: stop its flow runs first; they are resumable. Without it they keep it up.
+
+    Raises:
+        AtelierError: flow runs are running and `force` is not set.
+    """
+    platform = running_platform()
+    if platform is None:
+        forget()  # where a killed supervisor left it
+        lines = clean_up(logs())
+        say("\n".join(lines) if lines else "The platform is not up.")
+        return
+    if runs := _live_runs(platform):
+        _end_runs(runs, force, say)
+    _end_supervisor(platform)
+    for line in clean_up(logs()):
+        say(line)
+    say("The platform is down.")
+
+
+def _live_runs(platform: Platform) -> list[LiveRun]:
+    """None where the server does not answer: it is no longer there to be kept up for them."""
+    if not answers(platform.health_url):
+        return []
+    with talking_to(platform.api_url):
+        from flows.platform.reconcile import is_abandoned, unfinished
+        from tasks.identity import process_of
+        from tasks.server import ask_server
+
+        found = []
+        with ask_server() as client:
+            for run in unfinished(client):
+                if not is_abandoned(run):
+                    announced = process_of(run)
+                    here = announced is not None and announced.is_here
+                    process = psutil.Process(announced.pid) if announced and here else None
+                    found.append(LiveRun(run.name, str(run.id), process))
+        return found
+
+
+def _end_runs(runs: list[LiveRun], force: bool, say: Callable[[str], None]) -> None:
+    listed = "\n".join(run.describe() for run in runs)
+    if not force:
+        raise AtelierError(
+            f"{len(runs)} flow run(s) need the platform:\n{listed}\n"
+            "Wait for them, cancel them (prefect flow-run cancel ID), or stop them now with "
+            "`atelier down --force`; `prefect flow-run retry ID` goes on later from their last "
+            "checkpoint"
+        )
+    say(f"Stopping {len(runs)} flow run(s); `prefect flow-run retry ID` goes on later:\n{listed}")
+    processes = [run.process for run in runs if run.process is not None]
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.send_signal(signal.SIGTERM)
+    psutil.wait_procs(processes, timeout=RUN_SECONDS)
+
+
+def _end_supervisor(platform: Platform) -> None:
+    """SIGTERM; if it does not end, SIGKILL: the guards of its services see to the rest."""
+    supervisor = psutil.Process(platform.pid)
+    deadline = time.monotonic() + SUPERVISOR_SECONDS
+    supervisor.terminate()
+    while platform.lives and time.monotonic() < deadline:
+        time.sleep(0.05)
+    if platform.lives:
+        supervisor.kill()
+        time.sleep(1.0)
+        forget()

@@ -1,0 +1,131 @@
+"""What a Prefect server has to know before runs can be started on it.
+
+Everything here may be done again at any time, and changes nothing that is as it should be.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import prefect
+import yaml
+from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas.actions import WorkPoolCreate
+from prefect.exceptions import ObjectNotFound
+
+from atelier.config.paths import repository_root
+from atelier.errors import AtelierError
+from flows.platform.environment import for_services, prefect_home
+from flows.platform.services import WORK_POOL
+from flows.platform.state import logs
+
+GPU_SLOTS, DVC_SLOTS = "gpu", "dvc"
+
+
+def create_work_pool(client: SyncPrefectClient) -> None:
+    """The process work pool, unless there is one: it may have been changed on purpose."""
+    try:
+        client.read_work_pool(WORK_POOL)
+    except ObjectNotFound:
+        from prefect.workers.process import ProcessWorker
+
+        template = ProcessWorker.get_default_base_job_template()
+        pool = WorkPoolCreate(name=WORK_POOL, type="process", base_job_template=template)
+        client.create_work_pool(pool)
+
+
+def create_limits(client: SyncPrefectClient, gpu_slots: int | None) -> int:
+    """Global concurrency limits: one job a GPU, one user of DVC's lock.
+
+    Args:
+        gpu_slots: None keeps an existing limit, and else counts the GPUs (1 where there is none).
+
+    Returns:
+        The slots of `gpu`.
+    """
+    _limit(client, DVC_SLOTS, lambda: 1)
+    if gpu_slots is not None:
+        client.upsert_global_concurrency_limit_by_name(GPU_SLOTS, gpu_slots)
+        return gpu_slots
+    return _limit(client, GPU_SLOTS, lambda: max(1, count_gpus()))
+
+
+def _limit(client: SyncPrefectClient, name: str, default: Callable[[], int]) -> int:
+    try:
+        return int(client.read_global_concurrency_limit_by_name(name).limit)
+    except ObjectNotFound:
+        client.upsert_global_concurrency_limit_by_name(name, limit := default())
+        return limit
+
+
+def count_gpus() -> int:
+    """GPUs of this machine, as nvidia-smi lists them; 0 where it does not answer."""
+    try:
+        listed = subprocess.run(
+            ["nvidia-smi", "-L"], capture_output=True, text=True, timeout=20, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return 0
+    return sum(line.startswith("GPU ") for line in listed.stdout.splitlines())
+
+
+def deploy(client: SyncPrefectClient, api_url: str) -> bool:
+    """Register the deployments of prefect.yaml as `prefect deploy --all` does.
+
+    Not when server and files are as they were the last time: it takes seconds.
+
+    Returns:
+        Whether it did.
+
+    Raises:
+        AtelierError: Prefect refused; its own words are in the message.
+    """
+    memory, fingerprint = prefect_home() / "deployed", f"{api_url} {_fingerprint()}"
+    if memory.exists() and memory.read_text() == fingerprint and _all_there(client):
+        return False
+    done = subprocess.run(
+        [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all"],
+        cwd=repository_root(),
+        env=for_services(api_url),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    (logs() / "deploy.log").write_text(done.stdout + done.stderr)
+    if done.returncode != 0 or not _all_there(client):
+        lines = (done.stdout + done.stderr).strip().splitlines()[-12:]
+        raise AtelierError("prefect.yaml cannot be deployed:\n" + "\n".join(lines))
+    memory.write_text(fingerprint)
+    return True
+
+
+def _fingerprint() -> str:
+    """Of all that a deployment is made from: the file, the flows' signatures and docstrings, the
+    checkout's place."""
+    root = repository_root()
+    digest = hashlib.sha256(f"{prefect.__version__} {root}".encode())
+    for path in [root / "prefect.yaml", *sorted((root / "flows").glob("*.py"))]:
+        digest.update(path.name.encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
+def _all_there(client: SyncPrefectClient) -> bool:
+    try:
+        for name in declared_deployments():
+            client.read_deployment_by_name(name)
+    except ObjectNotFound:
+        return False
+    return True
+
+
+def declared_deployments() -> list[str]:
+    """`flow/name` of every deployment in prefect.yaml. A flow has its function's name."""
+    text = (repository_root() / "prefect.yaml").read_text(encoding="utf-8")
+    declared: list[dict[str, Any]] = yaml.safe_load(text)["deployments"]
+    return [f"{one['entrypoint'].rpartition(':')[2]}/{one['name']}" for one in declared]

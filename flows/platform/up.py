@@ -1,0 +1,232 @@
+"""`atelier up`: the platform started in the background, healthy, and ready for flow runs."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from atelier.config.paths import repository_root
+from atelier.errors import AtelierError, ConfigError
+from atelier.processes.leftovers import clean_up
+from atelier.processes.records import TOKEN
+from atelier.tracking.mlflow_store import project_uri, sqlite_path
+from flows.platform.environment import chosen_api_url, platform_api_url
+from flows.platform.loopback import HOST, answers, free_port, is_free, is_loopback
+from flows.platform.server import require_chosen_server, talking_to
+from flows.platform.services import WORK_POOL, WORKER
+from flows.platform.state import Platform, health_url, logs, running_platform, worker_permit
+
+if TYPE_CHECKING:
+    from prefect.client.orchestration import SyncPrefectClient
+
+START_SECONDS = 180.0
+MLFLOW_PORT = 5000
+
+Say = Callable[[str], None]
+
+
+def up(gpu_slots: int | None, say: Say) -> None:
+    """Start what does not run yet, and bring deployments, limits and records up to date.
+
+    Args:
+        gpu_slots: how many jobs may want a GPU at once; None keeps what was set before.
+        say: prints a line.
+
+    Raises:
+        ConfigError: a port is taken, or a server named in PREFECT_API_URL does not answer.
+        AtelierError: a service does not come up.
+    """
+    # Importing Prefect takes as long as starting its server: both at once.
+    threading.Thread(target=_import_prefect, name="imports", daemon=True).start()
+    platform = running_platform()
+    if platform is None:
+        platform = _start(say)
+    elif platform.api_url != platform_api_url():
+        raise ConfigError(
+            f"the platform is up with the server {platform.api_url}, and {platform_api_url()} is "
+            "configured now (PREFECT_API_URL, or api.url in prefect.toml); `make down` first"
+        )
+    else:
+        say("The platform is up already.")
+    _wait(platform, "server", lambda: answers(platform.health_url))
+    slots = _prepare(platform, gpu_slots, say)
+    _wait(platform, "mlflow", lambda: _mlflow_answers(platform))
+    _say_where(platform, slots, say)
+
+
+def _import_prefect() -> None:
+    importlib.import_module("flows.platform.registration")
+    importlib.import_module("flows.platform.reconcile")
+
+
+# Starting --------------------------------------------------------------------------------------
+
+
+def _start(say: Say) -> Platform:
+    """The supervisor, in a session of its own and with nothing of ours but the environment."""
+    api_url, uri = platform_api_url(), project_uri()
+    arguments = ["--api-url", api_url]
+    if _own_server(api_url, say):
+        arguments.append("--server")
+    if sqlite_path(uri) is None:
+        arguments += ["--mlflow-url", uri]
+    else:
+        port = _mlflow_port(say)
+        arguments += ["--mlflow-url", f"http://{HOST}:{port}", "--mlflow-port", str(port)]
+    for line in clean_up(logs()):
+        say(line)
+    logs().mkdir(parents=True, exist_ok=True)
+    with _supervisor_log().open("ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "flows.platform.supervisor", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            cwd=repository_root(),
+            env={name: value for name, value in os.environ.items() if name != TOKEN},
+        )
+    deadline = time.monotonic() + START_SECONDS
+    while process.poll() is None and time.monotonic() < deadline:
+        if (platform := running_platform()) is not None:
+            return platform
+        time.sleep(0.05)
+    # Another `up` may have been faster by a moment.
+    if (platform := running_platform()) is not None:
+        return platform
+    raise AtelierError(f"the supervisor did not start:\n{_end_of(_supervisor_log())}")
+
+
+def _own_server(api_url: str, say: Say) -> bool:
+    """Whether the Prefect server is ours to run, or somebody's that runs already.
+
+    Raises:
+        ConfigError: neither is possible.
+    """
+    chosen = chosen_api_url()
+    if chosen is not None and (not is_loopback(api_url) or answers(health_url(api_url))):
+        require_chosen_server()
+        say(f"Using the Prefect server at {api_url} (PREFECT_API_URL).")
+        return False
+    port = urlsplit(api_url).port
+    if not is_loopback(api_url) or port is None or not api_url.endswith("/api"):
+        raise ConfigError(
+            f"prefect.toml: api.url is {api_url}: the platform's own server is at "
+            f"http://{HOST}:<port>/api; another machine's is named in PREFECT_API_URL"
+        )
+    if not is_free(port):
+        raise ConfigError(
+            f"port {port}, wanted by the Prefect server, is in use; end what listens there, or "
+            "change api.url in prefect.toml (or set PREFECT_API_URL) to another port"
+        )
+    return True
+
+
+def _mlflow_port(say: Say) -> int:
+    """ATELIER_MLFLOW_PORT, or 5000, or a free one: nothing but a browser needs to know it."""
+    chosen = os.environ.get("ATELIER_MLFLOW_PORT")
+    if chosen and not chosen.isdecimal():
+        raise ConfigError(f"ATELIER_MLFLOW_PORT is {chosen!r}: a port number expected")
+    port = int(chosen or MLFLOW_PORT)
+    if is_free(port):
+        return port
+    if chosen:
+        raise ConfigError(
+            f"port {port}, wanted by the MLflow UI, is in use; set ATELIER_MLFLOW_PORT to another"
+        )
+    other = free_port()
+    say(f"Port {port} is in use; the MLflow UI takes {other} (ATELIER_MLFLOW_PORT chooses one).")
+    return other
+
+
+# Preparing -------------------------------------------------------------------------------------
+
+
+def _prepare(platform: Platform, gpu_slots: int | None, say: Say) -> int:
+    """All that runs rely on; the worker starts once nothing it could disturb is left to do.
+
+    Returns:
+        The slots of the limit `gpu`.
+    """
+    with talking_to(platform.api_url):
+        from flows.platform.automations import register_automations
+        from flows.platform.reconcile import reconcile
+        from flows.platform.registration import create_limits, create_work_pool, deploy
+        from tasks.server import ask_server
+
+        with ask_server() as client:
+            create_work_pool(client)
+            slots = create_limits(client, gpu_slots)
+            for line in reconcile():
+                say(line)
+            if not worker_permit().exists():
+                worker_permit().touch()
+            register_automations(client)
+            deploy(client, platform.api_url)
+            _wait(platform, "worker", lambda: _worker_polls(client))
+    return slots
+
+
+def _worker_polls(client: SyncPrefectClient) -> bool:
+    """Whether the worker has said so since it was permitted to start, and not too long ago."""
+    permitted = datetime.fromtimestamp(worker_permit().stat().st_mtime, UTC)
+    return any(
+        worker.name == WORKER
+        and worker.status == "ONLINE"
+        and worker.last_heartbeat_time is not None
+        and worker.last_heartbeat_time >= permitted
+        for worker in client.read_workers_for_work_pool(WORK_POOL)
+    )
+
+
+def _mlflow_answers(platform: Platform) -> bool:
+    """Also where it is somebody else's, which is theirs to mend: a run waits for no MLflow."""
+    ours = "mlflow" in (running_platform() or platform).services
+    return answers(f"{platform.mlflow_url}/health") or not ours
+
+
+def _wait(platform: Platform, service: str, is_there: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while not is_there():
+        if not platform.lives:
+            raise AtelierError(f"the platform was stopped while it started; {logs()} has its logs")
+        if time.monotonic() > deadline:
+            log = logs() / f"{service}.log"
+            raise AtelierError(f"the {service} does not come up; {log} ends with\n{_end_of(log)}")
+        time.sleep(0.1)
+
+
+# Words -----------------------------------------------------------------------------------------
+
+
+def _say_where(platform: Platform, slots: int, say: Say) -> None:
+    prefect = _short(Path(sys.executable).with_name("prefect"))
+    say(f"Prefect   {platform.ui_url}   runs, deployments, artifacts; {slots} GPU slot(s)")
+    say(f"MLflow    {platform.mlflow_url}   curves, images, models (choose Model training there)")
+    say(f"logs      {_short(logs())}")
+    say("")
+    say(f"Next:     {prefect} deployment run grpo/full --watch")
+    say("          make down ends it all")
+
+
+def _short(path: Path) -> Path:
+    here = Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) else path
+
+
+def _supervisor_log() -> Path:
+    return logs() / "supervisor.log"
+
+
+def _end_of(log: Path, lines: int = 12) -> str:
+    text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+    return "\n".join(text.splitlines()[-lines:]) or "(nothing)"
