@@ -63,6 +63,7 @@ def test_the_verbs_and_their_options_are_these() -> None:
         "doctor": set(),
         "environments": set(),
         "plan": configured | {"--params"},
+        "prune": {"--keep", "--older-than", "--checkpoints", "--leftovers", "--apply"},
         "recipes": set(),
         "rewards": set(),
         "run": configured | {"--name", "--resume"},

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from atelier.config.plan import Plan
+from atelier.disk import amount
+
+if TYPE_CHECKING:
+    from atelier.retention.removals import Removal
+    from atelier.retention.survey import SurveyedRun
 
 
 def plan_table(plan: Plan) -> str:
@@ -35,6 +41,35 @@ def plan_table(plan: Plan) -> str:
         *_memory_rows(plan),
     ]
     return "\n".join(_aligned(rows))
+
+
+def removal_table(runs: Sequence[SurveyedRun], removals: Sequence[Removal]) -> str:
+    """Every run, and what would go of it."""
+    rows = [("run", "name", "last used", "state", "size", "would go", "frees")]
+    for one in runs:
+        own = [removal for removal in removals if removal.run is one]
+        rows.append(
+            (
+                one.run.root.name[:8],
+                one.name[:40],
+                f"{one.last_used:%Y-%m-%d %H:%M}",
+                one.busy or ("finished" if one.finished else "unfinished"),
+                amount(one.size),
+                ", ".join(removal.what for removal in own),
+                amount(sum(removal.freed for removal in own)) if own else "",
+            )
+        )
+    total = sum(removal.freed for removal in removals)
+    rows.append(("all", "", "", "", "", "", amount(total)))
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    right = (4, 6)
+    return "\n".join(
+        "  ".join(
+            cell.rjust(width) if column in right else cell.ljust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    )
 
 
 def _memory_rows(plan: Plan) -> list[tuple[str, str, str]]:

@@ -11,7 +11,8 @@ from atelier.config.schema import RunConfig
 from atelier.errors import CheckpointError
 from atelier.stages import baseline
 from atelier.stages.frame import Stage, open_stage
-from atelier.tracking.run_directory import RunDirectory, write_json
+from atelier.stages.run_file import shown_path
+from atelier.tracking.run_directory import RunDirectory, pruned_checkpoints, write_json
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +34,9 @@ def last_checkpoint(run: RunDirectory) -> Path:
     """
     found = sorted(run.checkpoints.glob("step-*"))
     if not found:
-        raise CheckpointError(f"{run.checkpoints}: no checkpoint: train first")
+        pruned = pruned_checkpoints(run.checkpoints)
+        why = f"{pruned}; train anew" if pruned else "train first"
+        raise CheckpointError(f"{shown_path(run.checkpoints)}: no checkpoint: {why}")
     return found[-1]
 
 

@@ -17,9 +17,13 @@ from atelier.config.plan import plan
 from atelier.config.resolve import load_stage_config, resolve, write_stage_configs
 from atelier.config.schema import RunConfig
 from atelier.errors import ConfigError, DataError
-from atelier.tracking.run_directory import STAGES, RunDirectory, read_json_object, write_json
-
-FORMAT = 1
+from atelier.tracking.run_directory import (
+    FORMAT,
+    STAGES,
+    RunDirectory,
+    read_run_file,
+    write_json,
+)
 
 
 def runs_root() -> Path:
@@ -115,9 +119,9 @@ def read_run(run: RunDirectory) -> dict[str, Any]:
     """run.json.
 
     Raises:
-        DataError: it is missing or not what `write_run` writes.
+        DataError: it is missing, not what `write_run` writes, or of a newer format.
     """
-    value = read_json_object(run.run_file)
+    value = read_run_file(run)
     overrides = value.get("overrides")
     if not (
         isinstance(value.get("digests"), dict)

@@ -11,6 +11,7 @@ from typing import Any
 from atelier.errors import DataError
 
 FORMAT = 1  # of a run directory; in run.json, to be raised when an older Atelier would misread it
+PRUNED = "pruned.json"  # beside checkpoints: which ones were removed to save space
 STAGES = ("prepare", "baseline", "train", "evaluate", "export", "report")
 
 
@@ -106,6 +107,15 @@ def read_json_object(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise DataError(f"{path}: a JSON object expected, not {type(value).__name__}")
     return value
+
+
+def pruned_checkpoints(folder: Path) -> str:
+    """What `atelier prune` took from a folder of checkpoints, as a clause; empty if nothing."""
+    path = folder / PRUNED
+    if not path.exists():
+        return ""
+    note = read_json_object(path)
+    return f"{', '.join(note['checkpoints'])} were pruned on {note['on']}"
 
 
 def read_run_file(run: RunDirectory) -> dict[str, Any]:

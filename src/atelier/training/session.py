@@ -12,6 +12,7 @@ from torch import Tensor
 from atelier.config.schema import RunConfig
 from atelier.errors import CheckpointError
 from atelier.policies.base import Policy
+from atelier.tracking.run_directory import pruned_checkpoints
 from atelier.training.checkpoint import (
     Checkpoint,
     LoopState,
@@ -125,5 +126,10 @@ def find_checkpoint(folder: Path, digest: str, journal: Journal) -> Checkpoint |
         raise CheckpointError(
             f"{damage}; no other checkpoint is whole: put it back, or move {folder.parent} aside "
             "to train anew"
+        )
+    if pruned := pruned_checkpoints(folder):
+        raise CheckpointError(
+            f"{folder}: nothing to go on from: {pruned}, and none is left; put one back, or move "
+            f"{folder.parent} aside to train anew"
         )
     return None
