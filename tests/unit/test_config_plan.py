@@ -192,3 +192,19 @@ def test_a_broken_model_directory_is_a_rejection(model: Path, file: str, text: s
         (model / file).write_text(text)
     with pytest.raises(PlanError, match=r"policy\.path: .*" + Path(file).name.replace(".", r"\.")):
         plan(configured(f"policy.path={model}"))
+
+
+def test_a_run_that_does_not_fit_on_the_disk_is_warned_of(monkeypatch):
+    def warned(free: int, *overrides: str) -> list[str]:
+        monkeypatch.setattr("atelier.config.space.free_bytes", lambda folder: free)
+        return [text for text in plan(configured(*overrides)).warnings if "are free" in text]
+
+    facts = read_model_facts(configured())
+    assert facts is not None
+    checkpoint, export = 16 * facts.parameters, 4 * facts.parameters + facts.frozen_bytes
+    keeps_three = ("train.keep_checkpoints=3", "export.formats=[merged]")
+    needed = 4 * checkpoint + export
+    assert warned(needed, *keeps_three) == []
+    (text,) = warned(needed - 1, *keeps_three)
+    assert text.startswith("train.keep_checkpoints: 4 checkpoints of ")
+    assert warned(needed - 1, *keeps_three, "train.ema.enabled=false") == []

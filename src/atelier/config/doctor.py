@@ -6,7 +6,6 @@ Imports no torch: versions come from package metadata, GPUs from nvidia-smi.
 from __future__ import annotations
 
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -22,11 +21,16 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from atelier import telemetry
-from atelier.config.paths import repository_root
+from atelier.config.memory import read_model_facts
+from atelier.config.paths import repository_root, runs_root
+from atelier.config.resolve import resolve
+from atelier.config.space import run_bytes
+from atelier.disk import amount, free_bytes
 from atelier.environments import DECLARED, environment
+from atelier.errors import ConfigError
 
 PORTS = {4200: "Prefect server", 5000: "MLflow server"}
-_LEAST_FREE_GB = 10
+_LEAST_FREE_BYTES = 10 * 10**9
 
 
 @dataclass(frozen=True)
@@ -137,8 +141,18 @@ def _writable(folder: Path, root: Path) -> Check:
 
 
 def _disk(root: Path) -> Check:
-    free = shutil.disk_usage(root).free / 1e9
-    return Check("disk", "ok" if free >= _LEAST_FREE_GB else "warn", f"{free:.0f} GB free")
+    """Free space, against what a run of params.yaml would take."""
+    free = free_bytes(runs_root())
+    try:
+        config = resolve()
+        facts = read_model_facts(config)
+    except ConfigError as error:
+        return Check("disk", "warn", f"{amount(free)} free; params.yaml: {error}".splitlines()[0])
+    if facts is None:
+        return Check("disk", "ok", f"{amount(free)} free; the model is not on this machine")
+    needed = run_bytes(config, facts)
+    detail = f"{amount(free)} free where runs are kept, a run of params.yaml takes {amount(needed)}"
+    return Check("disk", "ok" if free >= max(needed, _LEAST_FREE_BYTES) else "warn", detail)
 
 
 def _environment(name: str, root: Path) -> Check:

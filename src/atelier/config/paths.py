@@ -6,6 +6,7 @@ repository, so that a run means the same from whatever directory it is started.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from atelier.errors import ConfigError
@@ -28,6 +29,11 @@ def repository_root() -> Path:
 def from_root(path: str | Path) -> Path:
     """`path` as it is when absolute, else relative to the repository."""
     return repository_root() / path
+
+
+def runs_root() -> Path:
+    """Where flows keep their runs: runs/ in the repository, or the directory ATELIER_RUNS names."""
+    return from_root(os.environ.get("ATELIER_RUNS") or "runs")
 
 
 def without_machine_paths(text: str, *roots: Path) -> str:

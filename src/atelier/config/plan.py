@@ -14,6 +14,7 @@ from atelier.config.memory import Memory, ModelFacts, estimate, read_model_facts
 from atelier.config.paths import from_root, is_file
 from atelier.config.rewards import RewardsConfig
 from atelier.config.schema import RunConfig
+from atelier.config.space import space_warnings
 from atelier.errors import ConfigError, PlanError
 
 # Below this, results depend on the micro-batch in the last bits, and OCR and JPEG rewards are
@@ -244,7 +245,9 @@ def _warnings(config: RunConfig, ranks: int, facts: ModelFacts | None) -> Iterat
         yield "train.evaluate_every", f"no periodic evaluation in {train.steps} steps"
     if config.launch.threads < ranks:
         yield "launch.threads", f"{config.launch.threads} for {ranks} processes: one each is used"
-    if facts is None:
+    if facts is not None:
+        yield from space_warnings(config, facts)
+    else:
         yield (
             "policy.path",
             f"{config.policy.path} is no local directory: taken for a hub id, memory unknown",

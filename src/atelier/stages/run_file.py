@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import uuid
 from collections.abc import Mapping, Sequence
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from atelier.config.digest import stage_digest
-from atelier.config.paths import from_root, is_file, repository_root
+from atelier.config.paths import is_file, repository_root, runs_root
 from atelier.config.plan import plan
 from atelier.config.resolve import load_stage_config, resolve, write_stage_configs
 from atelier.config.schema import RunConfig
@@ -24,11 +23,6 @@ from atelier.tracking.run_directory import (
     read_run_file,
     write_json,
 )
-
-
-def runs_root() -> Path:
-    """Where flows keep their runs: runs/ in the repository, or the directory ATELIER_RUNS names."""
-    return from_root(os.environ.get("ATELIER_RUNS") or "runs")
 
 
 def shown_path(path: Path) -> str:
