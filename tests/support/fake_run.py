@@ -17,7 +17,7 @@ from PIL import Image
 from atelier.config.resolve import resolve, write_stage_configs
 from atelier.evaluation.results import Evaluation, compare, summarize
 from atelier.report.run_data import stage_folder
-from atelier.stages.run_file import write_run
+from atelier.stages.run_file import write_data, write_run
 from atelier.tracking.run_directory import RunDirectory, write_json
 
 METRICS = ("similarity", "gold")
@@ -81,6 +81,7 @@ def write_record(
 def finish(run: RunDirectory, level: float = 0.7) -> None:
     """All that a whole pipeline leaves, of three steps."""
     outputs = {"train.parquet": "a" * 64, "heldout.parquet": "b" * 64}
+    write_data(run, {name: digest[:32] for name, digest in outputs.items()}, None)
     write_record(run, "prepare", outputs=outputs, summary={"train": {"prompts": 8}})
     before = write_evaluation(run.baseline, 0.5)
     write_record(run, "baseline", started=5, summary={"similarity": 0.5})

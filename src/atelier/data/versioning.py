@@ -50,7 +50,7 @@ def add(path: Path, deadline_seconds: float = 120.0) -> None:
 
 
 def pull(path: Path, deadline_seconds: float = 120.0) -> None:
-    """Make a tracked path what its .dvc file says: from the cache, else from the remote.
+    """Make a tracked path what its .dvc file says: from the cache, else (only then) the remote.
 
     Args:
         path: the tracked file or folder; what stands there is replaced.
@@ -62,10 +62,7 @@ def pull(path: Path, deadline_seconds: float = 120.0) -> None:
     file = tracking_file(path)
     if file is None:
         raise DataError(f"{_shown(path)}: no .dvc file tracks it")
-    try:
-        run_dvc(["checkout", "--force", _shown(file)], deadline_seconds)
-    except DataError:
-        run_dvc(["pull", "--force", _shown(file)], deadline_seconds)
+    run_dvc(["pull", "--force", _shown(file)], deadline_seconds)
 
 
 def run_dvc(arguments: Sequence[str], deadline_seconds: float = 120.0) -> str:

@@ -43,7 +43,7 @@ from atelier.report.run_data import (
     step_series,
 )
 from atelier.tracking.mlflow_store import artifacts_beside, sqlite_path, tracking_uri
-from atelier.tracking.run_directory import RunDirectory, write_json
+from atelier.tracking.run_directory import RunDirectory, read_json_object, write_json
 
 telemetry.off_by_default()
 # MLflow's own defaults block a call for four minutes when its server is gone (spec platform 11).
@@ -184,7 +184,8 @@ class _Mirror:
         item = f"run:{self._state['digest']}"
         self._state["run_id"] = self._find_or_create_run(item, description["run_name"], tags)
         self._save()
-        write_json(self._run.run_file, description | {"mlflow_run_id": self._state["run_id"]})
+        now = read_json_object(self._run.run_file)  # opening took seconds: the run went on
+        write_json(self._run.run_file, now | {"mlflow_run_id": self._state["run_id"]})
 
     def _find_or_create_run(
         self, item: str, name: str, tags: Mapping[str, Any], start: int | None = None
@@ -239,11 +240,13 @@ class _Mirror:
     def _send_data(self, path: Path, context: str) -> None:
         from mlflow.entities import Dataset, DatasetInput, InputTag
 
+        # Read now: the stage notes its data after it began, which is when the run was opened.
+        md5 = read_json_object(self._run.run_file)["data"]["md5"]
         record = stage_records(self._run)["prepare"]
         source = self._config.data.path or self._config.data.source
         dataset = Dataset(
             name=f"prompts-{path.stem}",
-            digest=record["outputs"][path.name][:32],
+            digest=md5[path.name],
             source_type="local",
             source=json.dumps({"uri": source}),
             profile=json.dumps(finite_numbers(record["summary"])),
