@@ -21,6 +21,7 @@ from atelier.config.resolve import resolve
 from atelier.errors import AtelierError
 from atelier.stages import quiet
 from atelier.stages.closing import closing_words
+from atelier.stages.console import show_logs
 from flows.platform.server import prefect_server, require_chosen_server
 
 CRASHED, INTERRUPTED, CANCELLED = 1, 130, 143
@@ -41,7 +42,7 @@ def run_pipeline(
     Returns:
         The process's exit code (design section 5): 0, 2, 3, 75, 143, 130 after Ctrl-C, else 1.
     """
-    _show_logs()
+    show_logs(sys.stdout)
     try:
         # Refuse before anything starts.
         require_chosen_server()
@@ -92,27 +93,6 @@ def _stoppable() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def _show_logs() -> None:
-    """The library's log lines on standard output, with the time and nothing else."""
-    library = logging.getLogger("atelier")
-    library.setLevel(logging.INFO)
-    library.propagate = False
-    if not any(isinstance(handler, _Console) for handler in library.handlers):
-        library.addHandler(_Console())
-
-
-class _Console(logging.StreamHandler[Any]):
-    """Standard output; the trainer's own lines are set in."""
-
-    def __init__(self) -> None:
-        super().__init__(sys.stdout)
-        self.setFormatter(logging.Formatter("%(asctime)s  %(message)s", datefmt="%H:%M:%S"))
-
-    def format(self, record: logging.LogRecord) -> str:
-        text = super().format(record)
-        return text.replace("  ", "    ", 1) if record.name == "atelier.trainer" else text
 
 
 def _report_error(error: AtelierError) -> int:

@@ -14,6 +14,7 @@ from atelier.config.paths import from_root
 from atelier.config.plan import plan
 from atelier.config.resolve import resolve, write_stage_configs
 from atelier.errors import ConfigError
+from atelier.stages.console import show_logs
 from atelier.tracking.run_directory import STAGES, RunDirectory
 
 DEMO_RECIPE = "tiny/flow-grpo-fast"
@@ -67,6 +68,7 @@ def stage(
     """Run one stage, without Prefect.
 
     `resolve` writes the configuration of every stage; the others read theirs and nothing else.
+    Progress goes to standard error, the result as JSON to standard output.
     """
     directory = RunDirectory(from_root(folder))
     if name == "resolve":
@@ -80,7 +82,9 @@ def stage(
             f"stage {name} reads {directory.config(name)} and nothing else; "
             "change the configuration with `atelier stage resolve`"
         )
-    summary = importlib.import_module(f"atelier.stages.{name}").run(directory)
+    module = importlib.import_module(f"atelier.stages.{name}")
+    show_logs(sys.stderr)
+    summary = module.run(directory)
     click.echo(json.dumps(summary, indent=2, default=str))
 
 
