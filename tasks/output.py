@@ -1,13 +1,12 @@
 """The console of a flow run that a worker started.
 
-Its stdout and stderr are pipes to the worker, and a dead worker's pipe crashes the flow at its next
-line (spec platform 4). So they become a file in the run directory.
+The worker throws it away, or reads it through a pipe, and then a dead worker's pipe crashes the flow
+at its next line (spec platform 4). So it becomes a file in the run directory.
 """
 
 from __future__ import annotations
 
 import os
-import stat
 import sys
 from pathlib import Path
 
@@ -15,8 +14,8 @@ FILE = "flow.log"
 
 
 def to_file(folder: Path) -> None:
-    """Append what this process prints to `folder`/flow.log, if a worker reads it now."""
-    if "PREFECT__FLOW_RUN_ID" not in os.environ or not _is_pipe(1):
+    """Append what this process prints to `folder`/flow.log, if a worker started it."""
+    if "PREFECT__FLOW_RUN_ID" not in os.environ or os.isatty(1):
         return
     folder.mkdir(parents=True, exist_ok=True)
     sys.stdout.flush()
@@ -25,8 +24,3 @@ def to_file(folder: Path) -> None:
     os.dup2(file, 1)
     os.dup2(file, 2)
     os.close(file)
-
-
-def _is_pipe(descriptor: int) -> bool:
-    mode = os.fstat(descriptor).st_mode
-    return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)
