@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -18,6 +17,7 @@ from atelier.config.rewards import JpegConfig
 from atelier.rewards.base import Missing, Score, ScoreBatch, Scores
 from atelier.rewards.jpeg import JpegIncompressibility
 from atelier.rewards.remote import RemoteScorer
+from atelier.rewards.service.__main__ import bound_socket
 from atelier.rewards.service.app import Limits, create_app
 from atelier.rewards.service.served import ServedReward
 
@@ -56,6 +56,7 @@ def batch_of(shades: Sequence[int], side: int = 16) -> ScoreBatch:
 def service(
     scorer: JpegIncompressibility | None = None,
     *,
+    name: str = NAME,
     workers: int = 1,
     digest: str = DIGEST,
     limits: Limits | None = None,
@@ -64,11 +65,11 @@ def service(
 ) -> Iterator[str]:
     """URL of the real application under uvicorn on a free port, ready."""
     reward = ServedReward(scorer or Scripted(), workers, digest)
-    app = create_app({NAME: reward}, limits or Limits(), token)
+    app = create_app({name: reward}, limits or Limits(), token)
     server = uvicorn.Server(
         uvicorn.Config(app, log_level="error", access_log=False, timeout_graceful_shutdown=1)
     )
-    listening = socket.create_server(("127.0.0.1", port))
+    listening = bound_socket("127.0.0.1", port)
     url = f"http://127.0.0.1:{listening.getsockname()[1]}"
     thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
     thread.start()
@@ -142,6 +143,13 @@ class Faulty(BaseHTTPRequestHandler):
         """Quiet."""
 
 
+class _QuietServer(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, *_: object) -> None:
+        """A client that gave up is what the test is about."""
+
+
 @contextmanager
 def faulty(
     behind: str, fault: Callable[[int], Callable[[Faulty, bytes], None] | None]
@@ -154,8 +162,7 @@ def faulty(
     handler = type(
         "Handler", (Faulty,), {"behind": behind, "fault": staticmethod(fault), "asked": asked}
     )
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    server.daemon_threads = True
+    server = _QuietServer(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
     thread.start()
     try:

@@ -55,7 +55,7 @@ def hang_up(handler, body):
 
 
 def hang(handler, body):
-    time.sleep(1.5)
+    time.sleep(6)
 
 
 def truncated(handler, body):
@@ -66,7 +66,7 @@ def truncated(handler, body):
 
 def drip(handler, body):
     handler.answer(200, b"", length=1000)
-    for _ in range(30):
+    for _ in range(60):
         handler.wfile.write(b" ")
         handler.wfile.flush()
         time.sleep(0.1)
@@ -105,19 +105,19 @@ FAULTS = {
 
 @pytest.fixture(scope="module")
 def outcomes(url):
-    """Fault -> scores, requests, seconds: of one that passes, and of one that stays. All at once,
-    because most of the time is waiting."""
+    """Fault -> scores, requests, seconds: of one that passes, and of one that stays. Side by
+    side, because most of the time is waiting."""
 
     def outcome(fault, lasts, deadline):
         with (
             faulty(url, lambda n: fault if n <= lasts else None) as (bad, asked),
-            client(bad, deadline=deadline, timeout=1.0) as scorer,
+            client(bad, deadline=deadline, timeout=3.0) as scorer,
         ):
             begun = time.monotonic()
             return scorer.score(BATCH), len(asked), time.monotonic() - begun
 
-    with ThreadPoolExecutor(2 * len(FAULTS)) as pool:
-        passing = {name: pool.submit(outcome, one, 2, 30.0) for name, one in FAULTS.items()}
+    with ThreadPoolExecutor(12) as pool:
+        passing = {name: pool.submit(outcome, one, 2, 60.0) for name, one in FAULTS.items()}
         staying = {name: pool.submit(outcome, one, 999, 4.0) for name, one in FAULTS.items()}
     return {name: (passing[name].result(), staying[name].result()) for name in FAULTS}
 
@@ -139,7 +139,7 @@ def test_a_fault_that_stays_is_missing_before_the_deadline(outcomes, fault):
         assert len(set(reasons(scores))) == 1
         assert reasons(scores)[0]
     assert asked >= 1
-    assert seconds < 8
+    assert seconds < 10
 
 
 @pytest.mark.parametrize("code", [400, 413, 422, 302])

@@ -26,6 +26,7 @@ from atelier.stages.log_tail import last_error
 logger = logging.getLogger(__name__)
 
 STARTING_POLL_SECONDS, READY_POLL_SECONDS, PROCESS_POLL_SECONDS = 0.2, 2.0, 0.1
+ANSWER_SECONDS = 5.0
 UNREADY_SECONDS = 30.0  # without an answer, after which a service that was ready is restarted
 STEADY_SECONDS = 60.0  # of being ready, after which failures are forgotten
 MOST_FAILURES = 5  # in a row, after which it is not started again
@@ -80,7 +81,7 @@ class ManagedService:
         self._thread = threading.Thread(target=self._run, name=spec.label, daemon=True)
         self._client = httpx.Client(
             headers={"Authorization": f"Bearer {spec.token}"} if spec.token else {},
-            timeout=5.0,
+            timeout=ANSWER_SECONDS,
             trust_env=False,
         )
 

@@ -27,7 +27,7 @@ RETRY_AFTER_SECONDS = 1
 class Bounds:
     """Bytes of a body, seconds it may take to arrive, requests waiting or being scored."""
 
-    body: int = 64 << 20
+    body: int = 128 << 20
     body_seconds: float = 60.0
     queue: int = 32
 
