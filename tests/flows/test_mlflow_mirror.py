@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import shutil
@@ -15,8 +16,12 @@ from pathlib import Path
 
 import pytest
 
-from atelier.stages.run_file import read_run
+from atelier.config.resolve import resolve
+from atelier.stages.run_file import read_run, write_data
 from atelier.tracking import mlflow_mirror
+from atelier.tracking.mlflow_mirror import series
+from atelier.tracking.mlflow_mirror.memory import Memory
+from atelier.tracking.mlflow_store import shown_uri, tracking_uri
 from atelier.tracking.run_directory import RunDirectory
 from tests.support.fake_run import finish, open_fake_run, write_record, write_steps
 
@@ -42,7 +47,7 @@ def run(tmp_path: Path, store: str) -> RunDirectory:
 def forget(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every test is a new process as far as the mirror's memory goes."""
     monkeypatch.setattr(mlflow_mirror, "_left_alone_until", {})
-    monkeypatch.setattr(mlflow_mirror, "_asked_for_steps", set())
+    monkeypatch.setattr(series, "_asked", set())
 
 
 def mirrored(client, run: RunDirectory):
@@ -66,7 +71,7 @@ def test_a_finished_run_is_there_once_however_often_it_is_sent(client, run):
     for _ in range(3):
         assert mlflow_mirror.sync(run)
         (run.root / "mlflow.json").unlink()  # the memory of what was sent is lost
-        mlflow_mirror._asked_for_steps.clear()
+        series._asked.clear()
     found = mirrored(client, run)
     assert found.info.status == "FINISHED"
     assert found.data.params["algorithm.beta"] == "0.0"
@@ -90,14 +95,70 @@ def test_a_finished_run_is_there_once_however_often_it_is_sent(client, run):
     assert {"config", "report", "images", "ocr-step-000000.png", "ocr-step-000002.png"} <= paths
 
 
-def test_the_export_is_a_logged_model(client, run, tmp_path):
+def test_a_verified_export_is_a_logged_model_and_a_version_that_knows_its_run(client, run):
     finish(run)
-    assert mlflow_mirror.sync(run)
-    (output,) = mirrored(client, run).outputs.model_outputs
+    for _ in range(2):
+        assert mlflow_mirror.sync(run)
+        (run.root / "mlflow.json").unlink()
+    found = mirrored(client, run)
+    (output,) = found.outputs.model_outputs
     model = client.get_logged_model(output.model_id)
-    assert model.status == "READY"
+    assert (model.status, model.source_run_id) == ("READY", found.info.run_id)
     files = Path(model.artifact_location.removeprefix("file://"))
     assert (files / "merged/weights.bin").read_bytes() == b"weights"
+    versions = client.search_model_versions("name = 'atelier-sd3'")
+    (version,) = [one for one in versions if one.run_id == found.info.run_id]
+    assert version.tags["atelier.model"] == model.model_id
+    assert version.tags["atelier.seed"] == "1"
+    (link,) = json.loads(model.tags["mlflow.modelVersions"])
+    assert link == {"name": "atelier-sd3", "version": int(version.version)}
+
+
+def write_samples(run, seconds):
+    lines = [
+        {"time": f"2026-01-01T00:00:{at:02d}.000+00:00", "cpu_utilization_percentage": 1.5 * at}
+        for at in seconds
+    ]
+    with run.system.open("a") as file:
+        file.writelines(json.dumps(line) + "\n" for line in lines)
+
+
+def test_system_metrics_are_the_train_stages_and_come_while_it_runs(client, run):
+    write_record(run, "train", "running", started=10)
+    write_samples(run, [2, 12])  # the first is of an earlier attempt
+    assert mlflow_mirror.sync(run)
+    (child,) = children(client, run)
+    assert (child.info.run_name, child.info.status) == ("train", "RUNNING")
+    write_samples(run, [14])
+    write_record(run, "train", started=10)
+    for _ in range(2):
+        assert mlflow_mirror.sync(run)
+        (run.root / "mlflow.json").unlink()
+        series._asked.clear()
+    (child,) = children(client, run)
+    assert child.info.status == "FINISHED"
+    name = "system/cpu_utilization_percentage"
+    values = client.get_metric_history(child.info.run_id, name)
+    assert [(one.step, one.value) for one in values] == [(1, 18.0), (2, 21.0)]
+    assert not any(key.startswith("system/") for key in mirrored(client, run).data.metrics)
+
+
+def test_dataset_inputs_carry_the_md5_of_dvc(client, run):
+    finish(run)
+    write_data(run, {"train.parquet": "1" * 32, "heldout.parquet": "2" * 32}, None)
+    assert mlflow_mirror.sync(run)
+    inputs = {
+        one.dataset.name: one.dataset.digest for one in mirrored(client, run).inputs.dataset_inputs
+    }
+    assert inputs == {"prompts-train": "1" * 32, "prompts-heldout": "2" * 32}
+
+
+def test_what_is_remembered_names_neither_machine_nor_password(run, tmp_path):
+    open_fake_run(run.root, "http://me:secret@127.0.0.1:1/mlflow")
+    memory = Memory(run, "digest", "http://me:secret@127.0.0.1:1/mlflow")
+    memory.save()
+    assert "secret" not in (run.root / "mlflow.json").read_text()
+    assert shown_uri(tracking_uri(resolve("tiny/base"))) == "sqlite:///.atelier/mlflow.db"
 
 
 def test_steps_repeated_by_a_resumed_trainer_are_not_sent_again(client, run):
@@ -107,14 +168,14 @@ def test_steps_repeated_by_a_resumed_trainer_are_not_sent_again(client, run):
     write_steps(run, range(1, 4))
     assert mlflow_mirror.sync(run)
     write_steps(run, range(4, 8), seconds=2.0)
-    mlflow_mirror._asked_for_steps.clear()
+    series._asked.clear()
     assert mlflow_mirror.sync(run)
     assert [step for step, _ in history(client, run, "reward/mean")] == list(range(1, 8))
     assert [value for _, value in history(client, run, "time/step")] == [1.0] * 5 + [2.0] * 2
 
 
 def test_many_steps_go_in_whole_batches(client, run, monkeypatch):
-    monkeypatch.setattr(mlflow_mirror, "METRICS_A_BATCH", 10)
+    monkeypatch.setattr(series, "METRICS_A_BATCH", 10)
     write_steps(run, range(1, 31))
     assert mlflow_mirror.sync(run)
     assert [step for step, _ in history(client, run, "reward/mean")] == list(range(1, 31))
@@ -152,7 +213,7 @@ def test_four_processes_may_open_a_new_store_at_once(tmp_path):
         for run in runs
     ]
     for process in started:
-        _, errors = process.communicate(timeout=120)
+        _, errors = process.communicate(timeout=300)
         assert process.returncode == 0, errors.decode()
     assert len({read_run(run)["mlflow_run_id"] for run in runs}) == 4
 
@@ -166,14 +227,16 @@ def address() -> tuple[str, int]:
 
 
 def test_an_outage_loses_nothing_and_stalls_nothing(tmp_path, address, caplog):
+    """Down for the whole run, then up."""
     uri, port = address
     run = open_fake_run(tmp_path / "run", uri)
     finish(run)
+    write_samples(run, [11, 14])
     started = time.monotonic()
     logging.getLogger("atelier").propagate = True
     with caplog.at_level(logging.WARNING, "atelier"):
         assert not mlflow_mirror.sync(run)
-    assert time.monotonic() - started < 15
+    assert time.monotonic() - started < 30, "retries are bounded"
     assert "sent later" in caplog.text
     started = time.monotonic()
     assert not mlflow_mirror.sync(run), "left alone for a while"
@@ -181,17 +244,34 @@ def test_an_outage_loses_nothing_and_stalls_nothing(tmp_path, address, caplog):
     server = _start_server(tmp_path / "server", port)
     try:
         mlflow_mirror._left_alone_until.clear()  # the while is over
-        assert mlflow_mirror.sync(run)
+        for _ in range(2):  # everything; then nothing is left, also for who remembers nothing
+            assert mlflow_mirror.sync(run)
+            (run.root / "mlflow.json").unlink()
+            series._asked.clear()
         from mlflow import MlflowClient
 
         client = MlflowClient(uri)
-        assert [step for step, _ in history(client, run, "reward/mean")] == [1, 2, 3]
-        assert mirrored(client, run).info.status == "FINISHED"
-        assert len(children(client, run)) == 6
+        _require_everything_once(client, run)
+        assert len(client.search_model_versions("name = 'atelier-sd3'")) == 1
     finally:
         server.terminate()
         server.wait(timeout=20)
         shutil.rmtree(tmp_path / "server")
+
+
+def _require_everything_once(client, run: RunDirectory) -> None:
+    found = mirrored(client, run)
+    assert found.info.status == "FINISHED"
+    assert history(client, run, "reward/mean") == [(1, 0.01), (2, 0.02), (3, 0.03)]
+    assert [step for step, _ in history(client, run, "evaluation/ocr/gold")] == [0, 2]
+    stages = {child.info.run_name: child for child in children(client, run)}
+    assert len(stages) == len(children(client, run)) == 6
+    cpu = "system/cpu_utilization_percentage"
+    assert len(client.get_metric_history(stages["train"].info.run_id, cpu)) == 2
+    images = [file.path for file in client.list_artifacts(found.info.run_id, "images")]
+    assert len([path for path in images if path.endswith(".png")]) == 2
+    assert len(found.outputs.model_outputs) == 1
+    assert len(found.inputs.dataset_inputs) == 2
 
 
 def _start_server(folder: Path, port: int) -> subprocess.Popen[bytes]:

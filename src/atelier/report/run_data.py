@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -79,18 +79,6 @@ def metric_records(run: RunDirectory) -> list[dict[str, Any]]:
 def step_series(record: Mapping[str, Any]) -> dict[str, float]:
     """The finite metrics of one training step."""
     return {key: value for key, value in finite_numbers(record).items() if key != "step"}
-
-
-def batches(records: Sequence[dict[str, Any]], most: int) -> Iterator[list[dict[str, Any]]]:
-    """Whole records in batches of at most `most` values (or one record)."""
-    batch: list[dict[str, Any]] = []
-    for record in records:
-        if batch and sum(len(one) for one in [*batch, record]) > most:
-            yield batch
-            batch = []
-        batch.append(record)
-    if batch:
-        yield batch
 
 
 def flat(value: Any, prefix: str = "", separator: str = ".") -> Iterator[tuple[str, Any]]:

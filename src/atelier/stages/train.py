@@ -18,6 +18,7 @@ from atelier import errors, telemetry
 from atelier.config.paths import repository_root
 from atelier.config.schema import RunConfig
 from atelier.disk import free_bytes, full_disk_message
+from atelier.processes.gpus import VISIBLE
 from atelier.processes.supervised import SupervisedProcess
 from atelier.report.run_data import metric_records
 from atelier.stages import mirroring, quiet
@@ -26,6 +27,7 @@ from atelier.stages.follower import EvaluationFollower
 from atelier.stages.frame import Stage, open_stage
 from atelier.stages.log_tail import LogTail, last_error
 from atelier.stages.reward_services import RewardServices
+from atelier.stages.system_samples import SystemSamples
 from atelier.tracking.run_directory import RunDirectory
 
 logger = logging.getLogger(__name__)
@@ -122,19 +124,27 @@ def _one_life(run: RunDirectory, config: RunConfig, services: RewardServices) ->
     """Run one trainer to its end and return its exit code, showing its log meanwhile."""
     log = run.train / "trainer.log"
     tail = LogTail(log)
-    with SupervisedProcess(
-        [sys.executable, "-m", *trainer_command(run, config)],
-        log,
-        {**trainer_environment(config), **services.environment},
-        repository_root(),
-        record=run.processes / "trainer.json",
-    ) as process:
+    with (
+        SupervisedProcess(
+            [sys.executable, "-m", *trainer_command(run, config)],
+            log,
+            {**trainer_environment(config), **services.environment},
+            repository_root(),
+            record=run.processes / "trainer.json",
+        ) as process,
+        SystemSamples(run, process.pid, _gpus(config)),
+    ):
         while (code := process.poll()) is None:
             tail.show()
             services.check()
             time.sleep(POLL_SECONDS)
     tail.show()
     return code
+
+
+def _gpus(config: RunConfig) -> str:
+    """The GPUs this run has claimed (processes/gpus.py)."""
+    return "" if config.launch.device == "cpu" else os.environ.get(VISIBLE, "")
 
 
 def trainer_command(run: RunDirectory, config: RunConfig) -> list[str]:

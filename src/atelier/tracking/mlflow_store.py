@@ -6,8 +6,9 @@ import os
 import shlex
 import sys
 from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
 
-from atelier.config.paths import from_root
+from atelier.config.paths import from_root, without_machine_paths
 from atelier.config.schema import RunConfig
 
 DEFAULT_URI = "sqlite:///.atelier/mlflow.db"
@@ -32,6 +33,15 @@ def _absolute(uri: str) -> str:
 def sqlite_path(uri: str) -> Path | None:
     """The database file of a SQLite URI, absolute; None for any other store."""
     return from_root(uri.removeprefix(_SQLITE)) if uri.startswith(_SQLITE) else None
+
+
+def shown_uri(uri: str) -> str:
+    """A store as it may be written into logs and files: without password, or machine's paths."""
+    path = sqlite_path(uri)
+    if path is not None:
+        return f"{_SQLITE}{without_machine_paths(str(path))}"
+    parts = urlsplit(uri)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
 
 
 def creation_lock(path: Path) -> Path:

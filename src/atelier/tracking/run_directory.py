@@ -55,6 +55,11 @@ class RunDirectory:
         return self.train / "metrics.jsonl"
 
     @property
+    def system(self) -> Path:
+        """What the trainer's processes used of the machine, sampled every few seconds."""
+        return self.train / "system.jsonl"
+
+    @property
     def events(self) -> Path:
         return self.train / "events.jsonl"
 

@@ -1,0 +1,42 @@
+"""<run>/mlflow.json: what was sent to which store, so that nothing is sent twice."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from atelier.tracking.mlflow_store import shown_uri
+from atelier.tracking.run_directory import RunDirectory, read_json_object, write_json
+
+
+class Memory:
+    """What was sent of one configuration of a run; empty where that or the store is another.
+
+    Attributes of the file: `run_id`, `experiment_id`, `status` in MLflow; `sent`, names of what is
+    sent once; `series`, the last step sent by MLflow run; `children`, MLflow runs of stages;
+    `models`, logged models by export.
+    """
+
+    def __init__(self, run: RunDirectory, digest: str, uri: str) -> None:
+        self._file = run.root / "mlflow.json"
+        fresh = {"digest": digest, "uri": shown_uri(uri)}
+        found = read_json_object(self._file) if self._file.exists() else {}
+        self.values: dict[str, Any] = {"sent": [], "series": {}, "children": {}, "models": {}}
+        self.values |= found if fresh.items() <= found.items() else fresh
+
+    def save(self) -> None:
+        write_json(self._file, self.values)
+
+    def is_sent(self, name: str) -> bool:
+        return name in self.values["sent"]
+
+    def note_sent(self, name: str) -> None:
+        self.values["sent"].append(name)
+        self.save()
+
+    def note(self, **values: Any) -> None:
+        self.values |= values
+        self.save()
+
+    def note_in(self, table: str, key: str, value: Any) -> None:
+        self.values[table][key] = value
+        self.save()

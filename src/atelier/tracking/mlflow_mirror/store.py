@@ -1,0 +1,51 @@
+"""MLflow's client for a store, and the experiment in it."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+from typing import Any
+
+from atelier.config.schema import RunConfig
+from atelier.tracking.mlflow_store import artifacts_beside, creation_lock, sqlite_path
+
+_clients: dict[str, Any] = {}
+
+
+def client(uri: str) -> Any:
+    """A client whose store is ready. Creating a SQLite store in several processes at once fails
+    in all but one (spec platform 11), so it is done under a file lock."""
+    from mlflow import MlflowClient
+
+    logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+    path = sqlite_path(uri)
+    if uri in _clients:
+        return _clients[uri]
+    if path is None:
+        return MlflowClient(uri)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with creation_lock(path).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        found = MlflowClient(uri)
+        found.search_experiments(max_results=1)
+    _clients[uri] = found
+    return found
+
+
+def experiment(client: Any, config: RunConfig, uri: str) -> str:
+    """The id of `tracking.experiment`, which is created where it is not there."""
+    from mlflow.exceptions import MlflowException
+
+    name = config.tracking.experiment
+    path = sqlite_path(uri)
+    location = artifacts_beside(path) if path else None
+    found = client.get_experiment_by_name(name)
+    if found is None:
+        try:
+            return str(client.create_experiment(name, artifact_location=location))
+        except MlflowException as error:
+            found = client.get_experiment_by_name(name)  # another run may have been faster
+            if found is None:
+                raise error
+    return str(found.experiment_id)
