@@ -103,7 +103,7 @@ def _curves(run: ComparedRun, metrics: Sequence[str]) -> dict[str, list[tuple[fl
     periodic = [one for one in periodic_evaluations(run.directory) if one.suite == suite]
     steps = metric_records(run.directory)
     means = [(one.step, one.means) for one in periodic]
-    curves = {
+    curves: dict[str, list[tuple[float, float]]] = {
         f"Held-out {LABELS.get(name, name)}": [(n, mean[name]) for n, mean in means if name in mean]
         for name in metrics
         if name in DIRECTION
