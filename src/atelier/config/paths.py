@@ -61,3 +61,15 @@ def is_directory(path: Path) -> bool:
         return path.is_dir()
     except OSError:
         return False
+
+
+def tracking_file(path: Path) -> Path | None:
+    """The .dvc file that tracks `path`, itself or with a folder around it; None without one."""
+    root = repository_root()
+    for tracked in (path, *path.parents):
+        if tracked == root or not tracked.is_relative_to(root):
+            return None
+        file = tracked.with_name(f"{tracked.name}.dvc")
+        if is_file(file):
+            return file
+    return None

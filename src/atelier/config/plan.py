@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from atelier.config.memory import Memory, ModelFacts, estimate, read_model_facts
-from atelier.config.paths import from_root, is_file
+from atelier.config.paths import from_root, is_file, tracking_file
 from atelier.config.rewards import RewardsConfig
 from atelier.config.schema import RunConfig
 from atelier.config.space import space_warnings
@@ -195,7 +195,9 @@ def _data_rejections(config: RunConfig) -> Iterator[tuple[str, str]]:
     data, evaluation = config.data, config.evaluation
     for name in ("path", "heldout_path"):
         path = getattr(data, name)
-        if path is not None and not is_file(from_root(path)):
+        if path is None or is_file(from_root(path)):
+            continue
+        if tracking_file(from_root(path)) is None:  # else the run fetches it
             yield f"data.{name}", f"there is no file {path}"
     if config.train.prompts_per_step > data.train_prompts:
         yield (

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import yaml
 
-from atelier.config.paths import repository_root
+from atelier.config.paths import repository_root, tracking_file
 from atelier.errors import DataError, Stopped
 from atelier.telemetry import off_by_default
 
@@ -96,18 +96,6 @@ def run_dvc(arguments: Sequence[str], deadline_seconds: float = 120.0) -> str:
         logger.info("`%s` waits for %s", command, holder)
         time.sleep(wait)
         wait = min(2 * wait, LONGEST_WAIT_SECONDS)
-
-
-def tracking_file(path: Path) -> Path | None:
-    """The .dvc file that tracks `path`, itself or with a folder around it; None without one."""
-    root = repository_root()
-    for tracked in (path, *path.parents):
-        if tracked == root or not tracked.is_relative_to(root):
-            return None
-        file = tracked.with_name(tracked.name + ".dvc")
-        if file.is_file():
-            return file
-    return None
 
 
 def tracked_md5(file: Path) -> str:

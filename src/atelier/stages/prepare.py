@@ -7,9 +7,9 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from atelier.config.paths import from_root, repository_root
+from atelier.config.paths import from_root, repository_root, tracking_file
 from atelier.config.schema import RunConfig
-from atelier.data.versioning import md5_of, md5_of_folder, tracked_md5, tracking_file
+from atelier.data.versioning import md5_of, md5_of_folder, tracked_md5
 from atelier.errors import DataError
 from atelier.stages.frame import Stage, open_stage
 from atelier.stages.run_file import read_run, write_data

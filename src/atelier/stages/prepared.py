@@ -15,7 +15,7 @@ from pathlib import Path
 
 import atelier.data
 from atelier.config.digest import digest, stage_digest
-from atelier.config.paths import from_root, repository_root
+from atelier.config.paths import from_root, repository_root, tracking_file
 from atelier.config.schema import RunConfig
 from atelier.data import versioning
 from atelier.errors import DataError
@@ -36,7 +36,7 @@ def missing_inputs(config: RunConfig) -> list[Path]:
     """The user's own prompt files that DVC tracks and that are not in the workspace."""
     named = (config.data.path, config.data.heldout_path)
     paths = [from_root(value) for value in named if value is not None]
-    return [path for path in paths if not path.exists() and versioning.tracking_file(path)]
+    return [path for path in paths if not path.exists() and tracking_file(path)]
 
 
 def folder_of(config: RunConfig) -> Path:
@@ -76,7 +76,7 @@ def provide(config: RunConfig) -> Path:
     folder = folder_of(config)
     if is_ready(folder):
         return folder
-    if versioning.tracking_file(folder) is not None:
+    if tracking_file(folder) is not None:
         try:
             versioning.pull(folder)
         except DataError as error:
