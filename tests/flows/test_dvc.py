@@ -175,6 +175,17 @@ def test_prepared_data_come_from_where_they_are(project: Project):
     assert {line.split("/")[-1][-4:] for line in status.splitlines()} == {".dvc"}
 
 
+def test_runs_that_need_the_same_data_at_once_make_them_once(project: Project):
+    command = [sys.executable, "-c", COUNTED, "data.seed=5"]
+    both = [
+        subprocess.Popen(command, cwd=project.root, env=project.environment, stdout=subprocess.PIPE)
+        for _ in range(2)
+    ]
+    said = [json.loads(one.communicate(timeout=200)[0]) for one in both]
+    assert sorted(one["calls"] for one in said) == [[], ["add"]]
+    assert said[0]["folder"] == said[1]["folder"]
+
+
 def test_two_flows_at_once_train_on_their_own_data(project: Project):
     runs = project.root / "runs"
     before = set(runs.iterdir()) if runs.exists() else set()

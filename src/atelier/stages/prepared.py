@@ -11,6 +11,9 @@ import contextlib
 import logging
 import os
 import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import atelier.data
@@ -19,12 +22,14 @@ from atelier.config.paths import from_root, repository_root, tracking_file
 from atelier.config.schema import RunConfig
 from atelier.data import versioning
 from atelier.errors import DataError
+from atelier.processes.locks import hold
 from atelier.stages.files import identity_of
 from atelier.stages.prepare import input_paths
 
 logger = logging.getLogger(__name__)
 
 KEY_DIGITS = 12
+WAIT_SECONDS = 0.5
 
 
 def prepared_root() -> Path:
@@ -74,17 +79,29 @@ def provide(config: RunConfig) -> Path:
     for path in missing_inputs(config):
         versioning.pull(path)
     folder = folder_of(config)
-    if is_ready(folder):
-        return folder
-    if tracking_file(folder) is not None:
-        try:
-            versioning.pull(folder)
-        except DataError as error:
-            logger.info("%s is made again: %s", folder.name, error)
-    if not is_ready(folder):
-        _make(config, folder)
-        versioning.add(folder)
+    with _alone(folder):
+        if not is_ready(folder) and tracking_file(folder) is not None:
+            try:
+                versioning.pull(folder)
+            except DataError as error:
+                logger.info("%s is made again: %s", folder.name, error)
+        if not is_ready(folder):
+            _make(config, folder)
+            versioning.add(folder)
     return folder
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Wait for another process at the same tables: runs of several seeds start together, and not
+    all on one server, whose slot would keep them apart."""
+    lock = repository_root() / ".atelier" / "locks" / f"prepared-{folder.name}.pid"
+    while True:
+        with hold(lock) as other:
+            if other is None:
+                yield
+                return
+        time.sleep(WAIT_SECONDS)
 
 
 def _make(config: RunConfig, folder: Path) -> None:
