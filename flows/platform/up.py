@@ -46,7 +46,8 @@ def up(gpu_slots: int | None, say: Say) -> None:
         AtelierError: a service does not come up.
     """
     # Importing Prefect takes as long as starting its server: both at once.
-    threading.Thread(target=_import_prefect, name="imports", daemon=True).start()
+    imports = threading.Thread(target=_import_prefect, name="imports", daemon=True)
+    imports.start()
     platform = running_platform()
     if platform is None:
         platform = _start(say)
@@ -58,14 +59,15 @@ def up(gpu_slots: int | None, say: Say) -> None:
     else:
         say("The platform is up already.")
     _wait(platform, "server", lambda: answers(platform.health_url))
+    imports.join()  # not begun twice: Prefect's modules import each other in circles
     slots = _prepare(platform, gpu_slots, say)
     _wait(platform, "mlflow", lambda: _mlflow_answers(platform))
     _say_where(platform, slots, say)
 
 
 def _import_prefect() -> None:
-    importlib.import_module("flows.platform.registration")
-    importlib.import_module("flows.platform.reconcile")
+    for name in ("automations", "reconcile", "registration"):
+        importlib.import_module(f"flows.platform.{name}")
 
 
 # Starting --------------------------------------------------------------------------------------
