@@ -20,6 +20,7 @@ import psutil
 import pytest
 
 from tests.support.runs import SETTINGS, untrained_pipeline
+from tests.support.secrets import SECRETS
 
 ROOT = Path(__file__).parents[2]
 SMALL = (
@@ -58,7 +59,8 @@ class Place:
         own["ATELIER_DATA"] = str(self.root / "data")
         path = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
         kept = {key: value for key, value in os.environ.items() if key != "PREFECT_API_URL"}
-        return {**kept, **own, "HF_HUB_OFFLINE": "1", "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
+        fixed = {"HF_HUB_OFFLINE": "1", "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
+        return {**kept, **SECRETS, **own, **fixed}
 
     def settings(self, *overrides: str) -> list[str]:
         own = (f"policy.path={untrained_pipeline()}", f"tracking.mlflow_uri={self.mlflow_uri}")
@@ -81,7 +83,7 @@ class Place:
             cwd=self.root,
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=600,
         )
 
     def only_run(self) -> Path:

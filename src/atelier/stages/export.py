@@ -11,6 +11,7 @@ from atelier.report.comparison import read_comparison
 from atelier.stages.baseline import local_model
 from atelier.stages.evaluate import last_checkpoint
 from atelier.stages.frame import Stage, open_stage
+from atelier.stages.run_file import shown_path
 from atelier.tracking.run_directory import RunDirectory
 
 logger = logging.getLogger(__name__)
@@ -37,5 +38,7 @@ def _work(stage: Stage) -> dict[str, Any]:
     results = {row.metric: (row.before, row.after) for row in read_comparison(stage.run)}
     summary = summarize(export_run(stage.run, stage.config, results))
     for name, one in summary["published"].items():
-        logger.info("export: %s (%s) proven by reloading", stage.folder / name, one["dtype"])
+        logger.info(
+            "export: %s (%s) proven by reloading", shown_path(stage.folder / name), one["dtype"]
+        )
     return summary

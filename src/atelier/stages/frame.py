@@ -29,7 +29,7 @@ from atelier.processes.locks import hold
 from atelier.report.run_data import stage_folder
 from atelier.stages import mirroring, quiet
 from atelier.stages.files import identity_of, sha256
-from atelier.stages.run_file import ensure_run
+from atelier.stages.run_file import ensure_run, shown_path
 from atelier.tracking.run_directory import STAGES, RunDirectory, read_json_object, write_json
 
 logger = logging.getLogger(__name__)
@@ -211,7 +211,7 @@ def _only_writer(run: RunDirectory, stage: str) -> Iterator[None]:
     with hold(run.root / "locks" / f"{stage}.pid") as other:
         if other is not None:
             raise ConfigError(
-                f"{stage}: process {other} is writing {run.root}; "
+                f"{stage}: process {other} is writing {shown_path(run.root)}; "
                 "wait for it, or stop it, and try again"
             )
         yield

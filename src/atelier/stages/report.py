@@ -8,6 +8,7 @@ from typing import Any
 
 from atelier.config.schema import RunConfig
 from atelier.stages.frame import RECORD, Stage, open_stage
+from atelier.stages.run_file import shown_path
 from atelier.tracking.run_directory import RunDirectory, write_text_atomically
 
 logger = logging.getLogger(__name__)
@@ -34,5 +35,5 @@ def _work(stage: Stage) -> dict[str, Any]:
     page = stage.folder / "index.html"
     write_text_atomically(page, render(stage.run))
     write_result_files(stage.run, stage.folder)
-    logger.info("report: %s", page)
+    logger.info("report: %s", shown_path(page))
     return {"page": page.relative_to(stage.run.root).as_posix(), "bytes": page.stat().st_size}

@@ -27,6 +27,7 @@ from atelier.stages.follower import EvaluationFollower
 from atelier.stages.frame import Stage, open_stage
 from atelier.stages.log_tail import LogTail, last_error
 from atelier.stages.reward_services import RewardServices
+from atelier.stages.run_file import shown_path
 from atelier.stages.system_samples import SystemSamples
 from atelier.tracking.run_directory import RunDirectory
 
@@ -102,7 +103,7 @@ def _supervise(run: RunDirectory, config: RunConfig, services: RewardServices) -
             raise TrainerCrashed(
                 f"the trainer crashed {restarts + 1} times (exit code {code}), more than "
                 f"launch.max_restarts={config.launch.max_restarts} allows. Last words: "
-                f"{message.text}. All of its output: {run.train / 'trainer.log'}"
+                f"{message.text}. All of its output: {shown_path(run.train / 'trainer.log')}"
             )
         restarts += 1
         logger.warning(

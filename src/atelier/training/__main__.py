@@ -15,7 +15,9 @@ import sys
 from pathlib import Path
 
 from atelier import telemetry
+from atelier.config.paths import without_machine_paths
 from atelier.errors import AtelierError
+from atelier.processes.console import shorten_paths
 from atelier.tracking.run_directory import RunDirectory
 
 
@@ -25,6 +27,7 @@ def main() -> int:
     parser.add_argument("--run", type=Path, required=True, help="run directory")
     arguments = parser.parse_args()
     telemetry.off_by_default()
+    shorten_paths(arguments.run.resolve())
     from atelier.training.worker import train  # imports torch, after the arguments are known good
 
     try:
@@ -32,7 +35,8 @@ def main() -> int:
     except AtelierError as error:
         # The log may lie on the very disk that is full: the exit code says it then.
         with contextlib.suppress(OSError):
-            sys.stderr.write(f"{type(error).__name__}: {error}\n")
+            message = without_machine_paths(str(error), arguments.run.resolve())
+            sys.stderr.write(f"{type(error).__name__}: {message}\n")
         return error.exit_code
     return 0
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import fcntl
 import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from atelier.config.schema import RunConfig
 from atelier.tracking.mlflow_store import artifacts_beside, creation_lock, sqlite_path
 
+_ARTIFACT_ROOT = "_MLFLOW_SERVER_ARTIFACT_ROOT"
 _clients: dict[str, Any] = {}
 
 
@@ -27,10 +31,25 @@ def client(uri: str) -> Any:
     path.parent.mkdir(parents=True, exist_ok=True)
     with creation_lock(path).open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        found = MlflowClient(uri)
-        found.search_experiments(max_results=1)
+        # Else the experiment `Default` would keep its artifacts in the current directory.
+        with _set(_ARTIFACT_ROOT, artifacts_beside(path)):
+            found = MlflowClient(uri)
+            found.search_experiments(max_results=1)
     _clients[uri] = found
     return found
+
+
+@contextmanager
+def _set(name: str, value: str) -> Iterator[None]:
+    """An environment variable, if the user has not set it."""
+    if name in os.environ:
+        yield
+        return
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        os.environ.pop(name, None)
 
 
 def experiment(client: Any, config: RunConfig, uri: str) -> str:

@@ -1,0 +1,9 @@
+"""Variables that a user's shell may hold, and that no run may write down."""
+
+SECRETS = {
+    "HF_TOKEN": "hf_thisTokenMustNotBeWritten0123456789",
+    "MLFLOW_TRACKING_USERNAME": "a-user-that-must-not-be-written",
+    "MLFLOW_TRACKING_PASSWORD": "a-password-that-must-not-be-written",
+    "AWS_SECRET_ACCESS_KEY": "AwsSecretThatMustNotBeWritten/0123456789",
+    "MY_PRIVATE_FOLDER": "/home/somebody/private/folder-that-must-not-be-written",
+}
