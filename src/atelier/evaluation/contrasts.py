@@ -15,9 +15,9 @@ and share is 1/S of one group + 1/S of the other. The quantile is Student's, wit
 seeds.
 
 Not a bootstrap over seeds and prompts: resampling three seeds cannot show how far seeds lie apart.
-Simulated with 256 prompts and seeds that matter, its 95 % interval misses the truth in 18 % of all
-cases with three seeds and in 31 % with two; this one in 7 % and 13 %, and in 3 to 5 % from five on
-or where seeds hardly matter (benchmarks/interval_coverage.py).
+Simulated with 256 prompts and seeds that matter much, its 95 % interval misses the truth in 18 % of
+all cases with three seeds and in 27 % with two; this one in 6 % and 12 %, and in 3 to 6 % with five
+or where seeds matter little (benchmarks/interval_coverage.py).
 """
 
 from __future__ import annotations
