@@ -280,7 +280,7 @@ def sets(overrides: Sequence[str]) -> list[str]:
     return [word for one in overrides for word in ("--set", one)]
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 120.0) -> None:
+def wait_until(condition: Callable[[], bool], seconds: float = 300.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "waited too long"

@@ -54,7 +54,7 @@ class Project:
             env={**self.environment, **extra},
             capture_output=True,
             text=True,
-            timeout=400,
+            timeout=1200,
             check=False,
         )
 
