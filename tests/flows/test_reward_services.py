@@ -1,0 +1,187 @@
+"""Training whose reward is a service: killed in the middle, failing for good, placed elsewhere.
+
+Real trainers; a run whose reward was scored in the trainer's own process is what all others must
+equal.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from atelier.config.digest import scorer_digest
+from atelier.config.resolve import load_stage_config
+from atelier.config.rewards import JpegConfig
+from atelier.errors import Stopped
+from atelier.rewards.jpeg import JpegCompressibility
+from atelier.rewards.service.protocol import MANAGED_TOKEN_VARIABLE, TOKEN_VARIABLE
+from atelier.stages import managed_service
+from atelier.stages.reward_services import RewardServices
+from atelier.tracking.run_directory import RunDirectory
+from tests.flows.conftest import processes_of, wait_for_end
+from tests.support.reward_services import service, wait_until
+from tests.support.runs import environment, make_run, metrics, train, trainer_command
+
+REWARD = "jpeg_compressibility"
+PLACEMENT = f"rewards.{REWARD}.placement"
+
+
+def new_run(folder: Path, *overrides: str) -> RunDirectory:
+    own = (f"tracking.mlflow_uri=sqlite:///{folder}/mlflow.db", "launch.threads=1")
+    return make_run(folder, [*own, *overrides])
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> list[dict]:
+    run = new_run(tmp_path_factory.mktemp("undisturbed"))
+    train(run)
+    return metrics(run)
+
+
+def steps_done(run: RunDirectory) -> int:
+    return len(run.metrics.read_text().splitlines()) if run.metrics.exists() else 0
+
+
+def test_a_service_killed_in_the_middle_of_a_step_changes_no_number(tmp_path, undisturbed):
+    """Stopped first, so that requests of the second step wait in it when it is killed."""
+    run = new_run(tmp_path, f"{PLACEMENT}=managed")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "atelier", "stage", "train", "--run", str(run.root)],
+        env=environment(TEST_PLACE=str(tmp_path)),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        wait_until(lambda: steps_done(run) == 1, 150)
+        (before,) = json.loads((run.train / "reward_services.json").read_text())[REWARD]
+        os.kill(before["pid"], signal.SIGSTOP)
+        wait_until(lambda: has_connection(before["url"]), 30)
+        assert steps_done(run) == 1
+        os.kill(before["pid"], signal.SIGKILL)
+        errors = process.communicate(timeout=200)[1]
+    finally:
+        process.kill()
+    assert process.returncode == 0, errors
+    assert metrics(run) == undisturbed
+    (after,) = json.loads((run.train / "reward_services.json").read_text())[REWARD]
+    assert after["pid"] != before["pid"]
+    assert (before["restarts"], after["restarts"]) == (0, 1)
+    same = ("url", "version", "config", "log")
+    assert [after[key] for key in same] == [before[key] for key in same]
+    assert f"reward {REWARD}: {before['url']}" in (run.train / "trainer.log").read_text()
+    assert not processes_of(tmp_path)
+    assert not psutil.pid_exists(after["pid"])
+    require_no_secret(run)
+
+
+def has_connection(url: str) -> bool:
+    """Whether a request has been sent to a service that reads nothing."""
+    port = int(url.rpartition(":")[2])
+    with open("/proc/net/tcp", encoding="ascii") as table:
+        rows = [line.split() for line in table][1:]
+    return any(row[1].endswith(f":{port:04X}") and int(row[4].split(":")[1], 16) for row in rows)
+
+
+def require_no_secret(run: RunDirectory) -> None:
+    """No token in any file of the run; the token's variable says where it would come from."""
+    for path in run.root.rglob("*"):
+        if path.is_file() and path.suffix in (".json", ".jsonl", ".log", ".yaml"):
+            text = path.read_text()
+            assert MANAGED_TOKEN_VARIABLE not in text, path
+            assert "Bearer" not in text, path
+
+
+class Fails(JpegCompressibility):
+    """The reward of the run, until it has scored some batches."""
+
+    def __init__(self, batches: int) -> None:
+        super().__init__(JpegConfig())
+        self._left = batches
+
+    def score(self, batch):
+        if batch.prompts[0] != "grey":
+            self._left -= 1
+            if self._left < 0:
+                raise RuntimeError("no memory left")
+        return super().score(batch)
+
+
+def test_a_scorer_that_always_fails_stops_the_run_which_goes_on_elsewhere(tmp_path, undisturbed):
+    """Two steps are scored, then nothing: 75, the checkpoint is there, and the run is finished with
+    the reward in process: the same numbers as if nothing had happened."""
+    digest = scorer_digest(REWARD, JpegConfig())
+    with service(Fails(8), digest=digest, name=REWARD, token="sesam") as url:
+        overrides = [f"{PLACEMENT}=remote", f"rewards.{REWARD}.urls=[{url}]", "rewards.deadline=4"]
+        run = new_run(tmp_path, *overrides)
+        trainer = subprocess.run(
+            trainer_command(run),
+            env=environment(**{TOKEN_VARIABLE: "sesam"}),
+            capture_output=True,
+            text=True,
+        )
+    errors = trainer.stderr
+    assert trainer.returncode == 75, errors
+    assert "step 3: only 0% of the images have a score" in errors
+    assert "scorer_failed: RuntimeError: no memory left" in errors
+    assert "Mend the reward and resume" in errors
+    assert "sesam" not in errors + trainer.stdout
+    assert steps_done(run) == 2
+    assert (run.checkpoints / "step-000002" / "MANIFEST.json").exists()
+
+    train(new_run(tmp_path))  # the same run, resolved again: in process
+    assert metrics(run) == undisturbed
+    assert '"resumed"' in run.events.read_text()
+
+
+def test_services_that_cannot_start_stop_the_run_before_training(tmp_path, monkeypatch):
+    monkeypatch.setattr(managed_service, "FIRST_PAUSE_SECONDS", 0.05)
+    monkeypatch.setenv("PYTHONPATH", str(broken_fastapi(tmp_path)))
+    run = new_run(tmp_path, f"{PLACEMENT}=managed", f"rewards.{REWARD}.replicas=2")
+    config = load_stage_config(run.config("train"))
+    with pytest.raises(Stopped, match=r"failed 5 times in a row.*no fastapi today"):
+        RewardServices(run, config).__enter__()
+    assert not processes_of(tmp_path)
+
+
+def broken_fastapi(folder: Path) -> Path:
+    package = folder / "broken" / "fastapi"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("raise RuntimeError('no fastapi today')\n")
+    return folder / "broken"
+
+
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGTERM, 0), (signal.SIGKILL, -9)])
+def test_a_shared_service_ends_with_its_command(tmp_path, signum, code):
+    """`atelier rewards serve`, asked to end and killed: in both cases nothing is left."""
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        port = found.getsockname()[1]
+    options = ["--recipe", "tiny/base", "--set", f"rewards.{REWARD}.weight=0.0"]
+    where = ["--port", str(port), "--folder", str(tmp_path)]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "atelier", "rewards", "serve", *options, *where],
+        env=environment(TEST_PLACE=str(tmp_path), PYTHONUNBUFFERED="1"),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    try:
+        url = f"http://127.0.0.1:{port}"
+        assert process.stdout.readline() == f"ocr, {REWARD} at {url}; Ctrl-C stops\n"
+        services = json.loads((tmp_path / "reward_services.json").read_text())
+        assert services == {"ocr": [{"url": url}], REWARD: [{"url": url}]}
+        assert len(processes_of(tmp_path)) == 3  # the command, the guard and the service
+        process.send_signal(signum)
+        assert process.wait(30) == code
+    finally:
+        process.kill()
+        process.stdout.close()
+    assert not wait_for_end(tmp_path)
