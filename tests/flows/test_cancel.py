@@ -18,7 +18,7 @@ from uuid import UUID
 import pytest
 
 from atelier.stages import baseline
-from atelier.stages.frame import open_stage
+from atelier.stages.frame import open_stage, read_record
 from atelier.tracking.run_directory import RunDirectory, write_json
 from tasks.cancellation import ASK_EVERY_SECONDS
 from tests.flows.conftest import Place, wait_for_end
@@ -44,8 +44,9 @@ def prepared(site: Site) -> RunDirectory:
     uri = f"tracking.mlflow_uri={Place(site.root).mlflow_uri}"
     run = make_run(site.root / "prepared", (*SETTINGS, uri))
     stage = open_stage("baseline", run, baseline.inputs, baseline.OUTPUTS)
-    record = {"identity": stage._identity(), "status": "done", "outputs": {}, "summary": {}}
-    write_json(stage.folder / "stage.json", record)
+    when = {"started": "2026-01-01T00:00:00+00:00", "ended": "2026-01-01T00:00:05+00:00"}
+    done = {"stage": "baseline", "status": "done", "outputs": {}, "summary": {}, "seconds": 5.0}
+    write_json(stage.folder / "stage.json", {**when, **done, "identity": stage._identity()})
     return run
 
 
@@ -127,13 +128,15 @@ def test_killed_guard_and_killed_flow_leave_nothing_and_a_retry_completes(
     assert_gone_in_time(site, flow_run, since, STATE_SECONDS)
     site.wait(lambda: site.state(flow_run) == "Crashed", 30)
 
+    (stubborn / "pretend").touch()
     (stubborn / "hang").unlink()
     site.prefect("flow-run", "retry", str(flow_run))
     site.wait(lambda: site.state(flow_run) in ("Completed", "Failed", "Crashed"), 150)
     ended = site.read(flow_run)
     assert ended.state.is_completed(), ended.state.message
     assert ended.run_count == 2
-    assert len((run / "train/metrics.jsonl").read_text().splitlines()) == 4
+    assert read_record(run / "train")["status"] == "done"
+    assert not list(run.glob("train.old-*")), "it went on in the same directory"
 
 
 def test_killed_worker_and_flow_leave_no_process_and_no_running_state(

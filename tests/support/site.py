@@ -162,12 +162,13 @@ def guards_of_run(run: UUID) -> list[psutil.Process]:
 @contextmanager
 def prefect_site(root: Path, environment: Mapping[str, str], gpu_slots: int) -> Iterator[Site]:
     """A server with the deployments, one worker, and a limit `gpu`."""
+    from flows.platform.environment import for_services
     from flows.platform.loopback import free_port
     from flows.platform.server import server_environment
 
     url = f"http://127.0.0.1:{free_port()}/api"
-    quick = {"PREFECT_API_URL": url, "PREFECT_WORKER_QUERY_SECONDS": "1"}
-    site = Site(root, {**server_environment(url, ui=False), **environment, **quick}, url)
+    own = {**for_services(url, environment), "PREFECT_WORKER_QUERY_SECONDS": "1"}
+    site = Site(root, {**server_environment(url, ui=False), **own}, url)
     try:
         site.start_server()
         _deploy(site, gpu_slots)
