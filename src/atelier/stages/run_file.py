@@ -15,6 +15,7 @@ from atelier.config.paths import is_file, repository_root, runs_root
 from atelier.config.plan import plan
 from atelier.config.resolve import load_stage_config, resolve, write_stage_configs
 from atelier.config.schema import RunConfig
+from atelier.disk import stopped_when_full
 from atelier.errors import ConfigError, DataError
 from atelier.tracking.run_directory import (
     FORMAT,
@@ -93,19 +94,22 @@ def open_run(
 
     Raises:
         ConfigError, PlanError: the configuration cannot be used; nothing was written.
+        Stopped: the disk is full.
     """
     run = find_run(resume) if resume is not None else RunDirectory(runs_root() / flow_run_id)
     before = read_run(run) if run.run_file.exists() else None
     if before and not (resume is not None and (recipe or overrides)):
-        write_run(run, load_stage_config(run.config("report")), None, flow_run_id)
+        with stopped_when_full(run.root):
+            write_run(run, load_stage_config(run.config("report")), None, flow_run_id)
         return run
     if before:
         recipe, overrides = recipe or before["recipe"], [*before["overrides"], *overrides]
     name = [f"tracking.run_name={json.dumps(run_name)}"] if run_name else []
     config = resolve(recipe, [*overrides, *name])
     plan(config)
-    write_stage_configs(config, run)
-    write_run(run, config, overrides, flow_run_id)
+    with stopped_when_full(run.root):
+        write_stage_configs(config, run)
+        write_run(run, config, overrides, flow_run_id)
     return run
 
 
