@@ -112,7 +112,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     return Finished(place, place.only_run(), process)
 
 
-def kill_trainer_after_step(place: Place, step: int, seconds: float = 200.0) -> None:
+def kill_trainer_after_step(place: Place, step: int, seconds: float = 500.0) -> None:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         for metrics in place.runs.glob("*/train/metrics.jsonl"):
