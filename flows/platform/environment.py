@@ -14,6 +14,7 @@ from pathlib import Path
 
 from atelier import telemetry
 from atelier.config.paths import repository_root
+from atelier.errors import ConfigError
 
 # A run whose heartbeats stop is a zombie (configs/automations/zombie.yaml).
 HEARTBEAT_SECONDS = 30
@@ -57,6 +58,19 @@ def chosen_api_url() -> str | None:
 
 
 def platform_api_url() -> str:
-    """Where the platform's server is or will be: PREFECT_API_URL, or `api.url` in prefect.toml."""
-    settings = tomllib.loads((repository_root() / "prefect.toml").read_text(encoding="utf-8"))
-    return (chosen_api_url() or str(settings["api"]["url"])).rstrip("/")
+    """Where the platform's server is or will be: PREFECT_API_URL, or `api.url` in prefect.toml.
+
+    Raises:
+        ConfigError: prefect.toml does not say.
+    """
+    return (chosen_api_url() or _configured_api_url()).rstrip("/")
+
+
+def _configured_api_url() -> str:
+    path = repository_root() / "prefect.toml"
+    try:
+        return str(tomllib.loads(path.read_text(encoding="utf-8"))["api"]["url"])
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from error
+    except (KeyError, TypeError) as error:
+        raise ConfigError(f"{path}: api.url is missing; `make up` needs it") from error

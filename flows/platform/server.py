@@ -48,6 +48,7 @@ def server_environment(api_url: str, ui: bool) -> dict[str, str]:
         **for_services(api_url),
         **own,
         "PREFECT_SERVER_UI_ENABLED": str(ui),
+        "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
         "PREFECT_SERVER_API_HOST": HOST,
         "PREFECT_SERVER_API_PORT": str(address.port),
         "PREFECT_SERVER_LOGGING_LEVEL": "ERROR",

@@ -41,6 +41,11 @@ class Platform:
         return self.api_url.removesuffix("/api")
 
     @property
+    def mlflow_page(self) -> str:
+        """The experiments, in the mode that shows training runs: MLflow opens in its other one."""
+        return f"{self.mlflow_url}/#/experiments?workflowType=machine_learning"
+
+    @property
     def health_url(self) -> str:
         return health_url(self.api_url)
 

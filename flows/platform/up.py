@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
 
 START_SECONDS = 180.0
+MOST_RESTARTS = 3
 MLFLOW_PORT = 5000
 
 Say = Callable[[str], None]
@@ -197,14 +198,23 @@ def _mlflow_answers(platform: Platform) -> bool:
 
 
 def _wait(platform: Platform, service: str, is_there: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + START_SECONDS
+    """Until a service is there, unless it keeps ending."""
+    deadline, before = time.monotonic() + START_SECONDS, _restarts(service)
     while not is_there():
         if not platform.lives:
             raise AtelierError(f"the platform was stopped while it started; {logs()} has its logs")
-        if time.monotonic() > deadline:
+        if time.monotonic() > deadline or _restarts(service) - before >= MOST_RESTARTS:
             log = logs() / f"{service}.log"
-            raise AtelierError(f"the {service} does not come up; {log} ends with\n{_end_of(log)}")
+            raise AtelierError(
+                f"the {service} does not come up; {log} ends with\n{_end_of(log)}\n"
+                "`make down` stops what did"
+            )
         time.sleep(0.1)
+
+
+def _restarts(service: str) -> int:
+    platform = running_platform()
+    return platform.services.get(service, {}).get("restarts", 0) if platform else 0
 
 
 # Words -----------------------------------------------------------------------------------------
@@ -212,12 +222,11 @@ def _wait(platform: Platform, service: str, is_there: Callable[[], bool]) -> Non
 
 def _say_where(platform: Platform, slots: int, say: Say) -> None:
     prefect = _short(Path(sys.executable).with_name("prefect"))
-    say(f"Prefect   {platform.ui_url}   runs, deployments, artifacts; {slots} GPU slot(s)")
-    say(f"MLflow    {platform.mlflow_url}   curves, images, models (choose Model training there)")
-    say(f"logs      {_short(logs())}")
-    say("")
-    say(f"Next:     {prefect} deployment run grpo/full --watch")
-    say("          make down ends it all")
+    say(f"Prefect  {platform.ui_url}  (flow runs queue for {slots} GPU slot{'s'[: slots != 1]})")
+    say(f"MLflow   {platform.mlflow_page}")
+    say(f"Logs     {_short(logs())}")
+    say(f"Next     {prefect} deployment run grpo/full --watch")
+    say("         make down")
 
 
 def _short(path: Path) -> Path:

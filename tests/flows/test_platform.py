@@ -22,7 +22,10 @@ from uuid import UUID
 import pytest
 import yaml
 
+from atelier.tracking.run_directory import RunDirectory
+from flows.platform.catching_up import runs_behind
 from tests.flows.conftest import processes_of, wait_for_end
+from tests.support.fake_run import finish, open_fake_run, write_steps
 from tests.support.platform_place import ROOT, PlatformPlace
 
 DEPLOYMENTS = {
@@ -48,6 +51,7 @@ def answers(url: str) -> bool:
 @pytest.fixture(scope="module")
 def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PlatformPlace]:
     place = PlatformPlace.at(tmp_path_factory.mktemp("platform"))
+    finish(open_fake_run(place.root / "runs" / "earlier", place.mlflow_uri))
     words = place.up()
     assert place.api_url.removesuffix("/api") in words
     assert place.mlflow_url in words
@@ -135,13 +139,13 @@ def test_up_again_changes_nothing_but_what_it_is_asked_for(
         assert client.read_global_concurrency_limit_by_name("gpu").limit == 3  # asked for before
 
 
-def last_updates(platform: PlatformPlace) -> dict[str, str]:
-    """When each automation and deployment was last written."""
+def last_updates(platform: PlatformPlace) -> dict[str, Any]:
+    """When each automation was last written, and when prefect.yaml was last deployed."""
     with platform.client as client:
         automations = client.request("POST", "/automations/filter", json={}).json()
-        deployments = client.request("POST", "/deployments/filter", json={}).json()
     assert len(automations) == 2
-    return {one["id"]: one["updated"] for one in [*automations, *deployments]}
+    deployed = (platform.home / "logs/deploy.log").stat().st_mtime
+    return {"deployed": deployed, **{one["id"]: one["updated"] for one in automations}}
 
 
 def test_a_run_without_heartbeats_crashes_and_one_with_them_does_not(platform: PlatformPlace):
@@ -218,6 +222,16 @@ def test_a_command_uses_the_platforms_server(platform: PlatformPlace):
     )
     done = platform.script(script, PREFECT_API_URL="")
     assert done.stdout.strip() == platform.api_url, done.stderr
+
+
+def test_mlflow_is_sent_what_it_lacks(platform: PlatformPlace):
+    memory = platform.root / "runs/earlier/mlflow.json"
+    platform.wait(
+        lambda: memory.exists() and json.loads(memory.read_text())["status"] == "FINISHED"
+    )
+    assert runs_behind(platform.root / "runs") == []
+    write_steps(RunDirectory(memory.parent), [99])
+    assert [run.root for run in runs_behind(platform.root / "runs")] == [memory.parent]
 
 
 def test_killed_services_are_started_again(platform: PlatformPlace):

@@ -47,6 +47,10 @@ class PlatformPlace:
         return f"http://127.0.0.1:{self.mlflow_port}"
 
     @property
+    def mlflow_uri(self) -> str:
+        return f"sqlite:///{self.root / 'mlflow' / 'mlflow.db'}"
+
+    @property
     def home(self) -> Path:
         return self.root / "prefect"
 
@@ -57,7 +61,7 @@ class PlatformPlace:
             "PREFECT_API_URL": self.api_url,
             "ATELIER_MLFLOW_PORT": str(self.mlflow_port),
             "ATELIER_RUNS": str(self.root / "runs"),
-            "MLFLOW_TRACKING_URI": f"sqlite:///{self.root / 'mlflow' / 'mlflow.db'}",
+            "MLFLOW_TRACKING_URI": self.mlflow_uri,
             "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]),
             "HF_HUB_OFFLINE": "1",
             "DO_NOT_TRACK": "1",

@@ -1,0 +1,107 @@
+"""What the platform decides without starting anything, and a keeper with a program that ends."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from atelier.errors import ConfigError
+from flows.platform import environment, supervisor
+from flows.platform.loopback import is_loopback
+from flows.platform.services import Service
+from flows.platform.state import Platform
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_a_console_is_quiet_and_services_are_not():
+    settled: dict[str, str] = {"PREFECT_API_URL": ""}
+    environment.settle(settled)
+    assert "PREFECT_API_URL" not in settled
+    assert settled["PREFECT_LOGGING_LEVEL"] == "CRITICAL"
+    served = environment.for_services("http://127.0.0.1:1/api", settled)
+    assert "PREFECT_LOGGING_LEVEL" not in served
+    assert served["PREFECT_API_URL"] == "http://127.0.0.1:1/api"
+
+
+def test_what_the_user_set_stays():
+    own = {"PREFECT_HOME": "/elsewhere", "PREFECT_LOGGING_LEVEL": "DEBUG"}
+    settled = dict(own)
+    environment.settle(settled)
+    assert own.items() <= environment.for_services("http://x/api", settled).items()
+
+
+def test_the_servers_address_comes_from_the_variable_or_the_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    assert environment.platform_api_url() == "http://127.0.0.1:4200/api"
+    assert environment.chosen_api_url() is None
+    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:4299/api/")
+    assert environment.platform_api_url() == "http://127.0.0.1:4299/api"
+    monkeypatch.delenv("PREFECT_API_URL")
+    monkeypatch.setattr(environment, "repository_root", lambda: tmp_path)
+    for text, words in (("api = 1", "missing"), ("api =", "cannot be read")):
+        (tmp_path / "prefect.toml").write_text(text)
+        with pytest.raises(ConfigError, match=words):
+            environment.platform_api_url()
+
+
+def test_prefect_reads_the_same_home_and_heartbeat_from_its_own_file():
+    import tomllib
+
+    own = tomllib.loads((ROOT / "prefect.toml").read_text())
+    settled: dict[str, str] = {}
+    environment.settle(settled)
+    assert settled["PREFECT_HOME"] == str(ROOT / own["home"])
+    assert settled["PREFECT_FLOWS_HEARTBEAT_FREQUENCY"] == str(own["flows"]["heartbeat_frequency"])
+    within = yaml.safe_load((ROOT / "configs/automations/zombie.yaml").read_text())["trigger"]
+    assert within["within"] >= 5 * own["flows"]["heartbeat_frequency"]
+
+
+@pytest.mark.parametrize(
+    ("url", "local"),
+    [("http://127.0.0.1:4200/api", True), ("http://localhost/api", True), ("http://h/api", False)],
+)
+def test_loopback(url: str, local: bool):
+    assert is_loopback(url) == local
+
+
+def test_a_platform_whose_supervisor_is_gone_is_none(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    from flows.platform.state import running_platform
+
+    monkeypatch.setenv("PREFECT_HOME", str(tmp_path))
+    assert running_platform() is None
+    platform = Platform.of_this_process("http://127.0.0.1:1/api", "http://127.0.0.1:2")
+    platform.save()
+    assert running_platform() == platform
+    platform.started -= 1000.0  # the pid has come again
+    platform.save()
+    assert running_platform() is None
+    (tmp_path / "platform.json").write_text('{"of": "another version"}')
+    assert running_platform() is None
+
+
+def test_a_keeper_starts_again_after_growing_pauses(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    monkeypatch.setenv("PREFECT_HOME", str(tmp_path))
+    monkeypatch.setattr(supervisor, "FIRST_PAUSE", 0.05)
+    ends = Service("ends", [sys.executable, "-c", "raise SystemExit(3)"], {}, tmp_path)
+    keeper = supervisor.Keeper(ends)
+    started = []
+    deadline = time.monotonic() + 60
+    while len(started) < 4:
+        assert time.monotonic() < deadline
+        if keeper.tend() and keeper.guard:
+            started.append(time.monotonic())
+        time.sleep(0.01)
+    keeper.stop()
+    assert keeper.restarts >= 3
+    assert keeper._pause == pytest.approx(0.05 * 2**keeper.restarts)
