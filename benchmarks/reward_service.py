@@ -2,24 +2,29 @@
 
     python benchmarks/reward_service.py [--batches 40] [--size 16]
 
-Scores the same micro-batches of noisy words in this process and through one managed service (its
-own process, loopback, bearer token), one batch at a time, in turns; prints wall-clock milliseconds
-an image, the median over the batches. The difference is PNG, base64, JSON and HTTP, both ways.
+Scores the same micro-batches of noise in this process and through one managed service (its own
+process, loopback, bearer token), one batch at a time, in turns. Wall-clock is the median over the
+batches, CPU time is of this process and the service together; both in milliseconds an image. The
+difference is PNG, base64, JSON and HTTP, both ways.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import statistics
 import tempfile
 import time
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+import psutil
 from PIL import Image
 
 from atelier.config.resolve import resolve
+from atelier.config.rewards import RewardsConfig
 from atelier.rewards import RewardSet, ScoreBatch, build
 from atelier.stages.reward_services import RewardServices
 from atelier.tracking.run_directory import RunDirectory
@@ -28,19 +33,29 @@ SIDES = (64, 512)
 REWARDS = ("jpeg_compressibility", "ocr")
 
 
-def noisy_words(count: int, side: int) -> ScoreBatch:
-    """Noise that compresses badly: the worst case for PNG."""
-    noise = np.random.default_rng(side)
-    pixels = noise.integers(0, 256, (count, side, side, 3), dtype=np.uint8)
+@dataclass
+class Way:
+    """One way to score, and what it took."""
+
+    rewards: RewardSet
+    processes: list[psutil.Process]
+    wall: list[float] = field(default_factory=list)
+    cpu: list[float] = field(default_factory=list)
+
+    def score(self, batch: ScoreBatch) -> None:
+        wall, cpu = time.perf_counter(), self._cpu_seconds()
+        assert self.rewards.collect([self.rewards.submit(batch)]).valid.all()
+        self.wall.append((time.perf_counter() - wall) / len(batch) * 1000)
+        self.cpu.append((self._cpu_seconds() - cpu) / len(batch) * 1000)
+
+    def _cpu_seconds(self) -> float:
+        return sum(sum(one.cpu_times()[:2]) for one in self.processes)
+
+
+def noise(count: int, side: int) -> ScoreBatch:
+    pixels = np.random.default_rng(side).integers(0, 256, (count, side, side, 3), dtype=np.uint8)
     images = [Image.fromarray(one) for one in pixels]
     return ScoreBatch(images, ["a word"] * count, [{"target": "ABC"}] * count, [0] * count)
-
-
-def milliseconds(rewards: RewardSet, batch: ScoreBatch) -> float:
-    begun = time.perf_counter()
-    table = rewards.collect([rewards.submit(batch)])
-    assert table.valid.all()
-    return (time.perf_counter() - begun) / len(batch) * 1000
 
 
 def main() -> None:
@@ -48,34 +63,31 @@ def main() -> None:
     parser.add_argument("--batches", type=int, default=40)
     parser.add_argument("--size", type=int, default=16, help="images in a batch")
     options = parser.parse_args()
-    print("reward                 side   in process      service   difference   (ms an image)")
+    print(f"{'':<27}     wall-clock              CPU           (ms an image)")
+    print(f"{'reward':<22} {'side':>4}     here  service     here  service")
     for name in REWARDS:
-        other = [f"rewards.{one}=null" for one in ("ocr",) if one != name]
-        config = resolve("tiny/base", [*other, f"rewards.{name}.placement=managed"])
-        own = config.rewards.model_validate({name: {**_scored(config, name), "urls": []}})
-        with (
-            tempfile.TemporaryDirectory() as folder,
-            RewardServices(RunDirectory(Path(folder)), config) as services,
-        ):
+        own = [] if name == "ocr" else ["rewards.ocr=null"]
+        config = resolve("tiny/base", [*own, f"rewards.{name}.placement=managed"])
+        section = getattr(config.rewards, name).model_dump() | {"placement": "in_process"}
+        run = RunDirectory(Path(tempfile.mkdtemp()))
+        with RewardServices(run, config) as services:
             os.environ.update(services.environment)
-            with build(own) as here, build(config.rewards, services.urls) as there:
-                for side in SIDES:
-                    batch = noisy_words(options.size, side)
-                    pairs = [
-                        (milliseconds(here, batch), milliseconds(there, batch))
-                        for _ in range(options.batches)
-                    ][1:]
-                    first, second = (statistics.median(times) for times in zip(*pairs, strict=True))
-                    print(
-                        f"{name:<22} {side:>4} {first:>12.2f} {second:>12.2f} "
-                        f"{second - first:>12.2f}",
-                        flush=True,
-                    )
-
-
-def _scored(config, name: str) -> dict:
-    """The reward's section, scored in process."""
-    return getattr(config.rewards, name).model_dump() | {"placement": "in_process"}
+            (service,) = json.loads((run.train / "reward_services.json").read_text())[name]
+            me, other = psutil.Process(), psutil.Process(service["pid"])
+            for side in SIDES:
+                batch = noise(options.size, side)
+                with (
+                    build(RewardsConfig.model_validate({name: section})) as here,
+                    build(config.rewards, services.urls) as there,
+                ):
+                    ways = [Way(here, [me]), Way(there, [me, other])]
+                    for _ in range(options.batches):
+                        for way in ways:
+                            way.score(batch)
+                wall = [statistics.median(way.wall[1:]) for way in ways]
+                cpu = [statistics.mean(way.cpu[1:]) for way in ways]
+                numbers = " ".join(f"{value:8.2f}" for value in (*wall, *cpu))
+                print(f"{name:<22} {side:>4} {numbers}", flush=True)
 
 
 if __name__ == "__main__":

@@ -9,9 +9,12 @@ import psutil
 import pytest
 
 from atelier.config.paths import repository_root
+from atelier.config.resolve import resolve
 from atelier.errors import ConfigError, Stopped
 from atelier.stages import managed_service
 from atelier.stages.managed_service import ManagedService, ServiceSpec
+from atelier.stages.reward_services import RewardServices
+from atelier.tracking.run_directory import RunDirectory
 from tests.support.reward_services import wait_until
 
 
@@ -107,3 +110,14 @@ def test_a_golden_sample_that_is_wrong_is_a_bad_configuration(supervised):
     wait_until(lambda: service.problem is not None, 30)
     assert isinstance(service.problem, ConfigError)
     assert str(service.problem) == "the golden sample is wrong"
+
+
+def test_the_run_goes_on_while_one_replica_is_left(tmp_path):
+    settings = ["rewards.ocr.placement=managed", "rewards.ocr.replicas=2"]
+    services = RewardServices(RunDirectory(tmp_path), resolve("tiny/base", settings))
+    first, second = services._services["ocr"]
+    first.problem = Stopped("first is given up")
+    services.check()
+    second.problem = Stopped("second too")
+    with pytest.raises(Stopped, match="first is given up"):
+        services.check()

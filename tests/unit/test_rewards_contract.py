@@ -81,6 +81,10 @@ def test_scores_are_in_range_and_labelled(scorer):
     assert scorer.version
 
 
+def test_its_model_files_are_there(scorer):
+    assert all(path.stat().st_size for path in scorer.weights())
+
+
 def test_unusable_input_is_missing_and_never_raises(scorer):
     """No metadata, odd modes, one pixel: a number or Missing for each, and no exception."""
     images = [Image.new("RGB", (64, 64)), Image.new("L", (1, 1)), Image.new("RGBA", (3, 200))]
