@@ -6,9 +6,11 @@ Everything here may be done again at any time, and changes nothing that is as it
 from __future__ import annotations
 
 import hashlib
+import re
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import prefect
@@ -85,7 +87,7 @@ def deploy(client: SyncPrefectClient, api_url: str) -> bool:
         AtelierError: Prefect refused; its own words are in the message.
     """
     memory, fingerprint = prefect_home() / "deployed", f"{api_url} {_fingerprint()}"
-    if memory.exists() and memory.read_text() == fingerprint and _all_there(client):
+    if memory.exists() and memory.read_text() == fingerprint and not _missing(client):
         return False
     done = subprocess.run(
         [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all"],
@@ -97,10 +99,14 @@ def deploy(client: SyncPrefectClient, api_url: str) -> bool:
         timeout=300,
         check=False,
     )
-    (logs() / "deploy.log").write_text(done.stdout + done.stderr)
-    if done.returncode != 0 or not _all_there(client):
+    _log().write_text(done.stdout + done.stderr)
+    missing = _missing(client)
+    if done.returncode != 0 or missing:
         lines = (done.stdout + done.stderr).strip().splitlines()[-12:]
-        raise AtelierError("prefect.yaml cannot be deployed:\n" + "\n".join(lines))
+        raise AtelierError(
+            f"prefect.yaml cannot be deployed (missing: {', '.join(missing) or 'none'}); all of "
+            f"what Prefect said is in {_log()}, which ends with\n" + "\n".join(lines)
+        )
     memory.write_text(fingerprint)
     return True
 
@@ -115,17 +121,23 @@ def _fingerprint() -> str:
     return digest.hexdigest()
 
 
-def _all_there(client: SyncPrefectClient) -> bool:
-    try:
-        for name in declared_deployments():
+def _missing(client: SyncPrefectClient) -> list[str]:
+    """Declared deployments that the server does not have."""
+    missing = []
+    for name in declared_deployments():
+        try:
             client.read_deployment_by_name(name)
-    except ObjectNotFound:
-        return False
-    return True
+        except ObjectNotFound:
+            missing.append(name)
+    return missing
 
 
 def declared_deployments() -> list[str]:
     """`flow/name` of every deployment in prefect.yaml. A flow has its function's name."""
     text = (repository_root() / "prefect.yaml").read_text(encoding="utf-8")
     declared: list[dict[str, Any]] = yaml.safe_load(text)["deployments"]
-    return [f"{one['entrypoint'].rpartition(':')[2]}/{one['name']}" for one in declared]
+    return [f"{re.split('[.:]', one['entrypoint'])[-1]}/{one['name']}" for one in declared]
+
+
+def _log() -> Path:
+    return logs() / "deploy.log"
