@@ -172,6 +172,23 @@ def test_clean_up_ends_what_a_killed_guard_left(place: Path):
         assert clean_up(place) == []
 
 
+def test_clean_up_waits_for_a_guard_that_is_ending_its_program(place: Path):
+    script = place / "owner.py"
+    script.write_text(OWNER)
+    owner = subprocess.Popen([sys.executable, script, *torchrun(1, "stubborn")], cwd=place)
+    try:
+        deadline = time.monotonic() + 60
+        while not ranks_are_up(place, 1):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    finally:
+        owner.kill()
+        owner.wait()
+    assert len(wait_for_end(place, 0)) == 2  # the guard and a program that ignores SIGTERM
+    assert clean_up(place) == []
+    assert wait_for_end(place, 1) == []
+
+
 def test_clean_up_leaves_the_living_alone(place: Path):
     with start(place, sys.executable, "-c", "import time; time.sleep(60)") as process:
         wait(process, (place / "processes/log.json").exists)

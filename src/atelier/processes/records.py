@@ -40,7 +40,9 @@ def read_record(path: Path) -> dict[str, Any] | None:
     """A guard's record; None where the file is not one."""
     with contextlib.suppress(DataError):
         record = read_json_object(path)
-        if isinstance(record.get("token"), str) and isinstance(record.get("guard"), dict):
+        if isinstance(record.get("token"), str) and all(
+            isinstance(record.get(name), dict) for name in ("guard", "owner")
+        ):
             return record
     return None
 
