@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import psutil
 
@@ -15,6 +16,9 @@ from atelier.processes.leftovers import clean_up
 from flows.platform.loopback import answers
 from flows.platform.server import talking_to
 from flows.platform.state import Platform, forget, logs, running_platform
+
+if TYPE_CHECKING:
+    from prefect.client.schemas.objects import FlowRun
 
 # A flow run ends within 25 s of SIGTERM: its guards give what they guard 15 (design section 5).
 RUN_SECONDS = 28.0
@@ -30,7 +34,7 @@ class LiveRun:
     process: psutil.Process | None
 
     def describe(self) -> str:
-        where = f"process {self.process.pid}" if self.process else "on another machine"
+        where = f"process {self.process.pid}" if self.process else "not a process of this machine"
         return f"  {self.name} ({self.id}), {where}"
 
 
@@ -49,7 +53,7 @@ def down(force: bool, say: Callable[[str], None]) -> None:
         lines = clean_up(logs())
         say("\n".join(lines) if lines else "The platform is not up.")
         return
-    if runs := _live_runs(platform):
+    if runs := _live_runs(platform, force):
         _end_runs(runs, force, say)
     _end_supervisor(platform)
     for line in clean_up(logs()):
@@ -57,24 +61,39 @@ def down(force: bool, say: Callable[[str], None]) -> None:
     say("The platform is down.")
 
 
-def _live_runs(platform: Platform) -> list[LiveRun]:
-    """None where the server does not answer: it is no longer there to be kept up for them."""
+def _live_runs(platform: Platform, force: bool) -> list[LiveRun]:
+    """Those that somebody works on. Where the server is gone there is none it is kept up for.
+
+    Raises:
+        AtelierError: the server is there but does not say, and `force` is not set.
+    """
     if not answers(platform.health_url):
         return []
     with talking_to(platform.api_url):
         from flows.platform.reconcile import is_abandoned, unfinished
-        from tasks.identity import process_of
-        from tasks.server import ask_server
+        from tasks.server import UNANSWERED, ask_server
 
-        found = []
-        with ask_server() as client:
-            for run in unfinished(client):
-                if not is_abandoned(run):
-                    announced = process_of(run)
-                    here = announced is not None and announced.is_here
-                    process = psutil.Process(announced.pid) if announced and here else None
-                    found.append(LiveRun(run.name, str(run.id), process))
-        return found
+        try:
+            with ask_server() as client:
+                return [_live(run) for run in unfinished(client) if not is_abandoned(run)]
+        except UNANSWERED as error:
+            if force:
+                return []
+            raise AtelierError(
+                f"the Prefect server does not say which flow runs are running ({error}); try "
+                "again, or stop the platform whatever runs: `atelier down --force`"
+            ) from error
+
+
+def _live(run: FlowRun) -> LiveRun:
+    from tasks.identity import process_of
+
+    announced = process_of(run)
+    process = None
+    if announced is not None and announced.is_here:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process = psutil.Process(announced.pid)
+    return LiveRun(run.name, str(run.id), process)
 
 
 def _end_runs(runs: list[LiveRun], force: bool, say: Callable[[str], None]) -> None:

@@ -161,21 +161,34 @@ def _prepare(platform: Platform, gpu_slots: int | None, say: Say) -> int:
         The slots of the limit `gpu`.
     """
     with talking_to(platform.api_url):
-        from flows.platform.automations import register_automations
-        from flows.platform.reconcile import reconcile
-        from flows.platform.registration import create_limits, create_work_pool, deploy
-        from tasks.server import ask_server
+        from tasks.server import UNANSWERED, ask_server
 
-        with ask_server() as client:
-            create_work_pool(client)
-            slots = create_limits(client, gpu_slots)
-            for line in reconcile():
-                say(line)
-            if not worker_permit().exists():
-                worker_permit().touch()
-            register_automations(client)
-            deploy(client, platform.api_url)
-            _wait(platform, "worker", lambda: _worker_polls(client))
+        try:
+            with ask_server() as client:
+                return _register(client, platform, gpu_slots, say)
+        except UNANSWERED as error:
+            raise AtelierError(
+                f"the Prefect server does not answer as it should ({error or type(error).__name__})"
+                "; `make up` again goes on from here"
+            ) from error
+
+
+def _register(
+    client: SyncPrefectClient, platform: Platform, gpu_slots: int | None, say: Say
+) -> int:
+    from flows.platform.automations import register_automations
+    from flows.platform.reconcile import reconcile
+    from flows.platform.registration import create_limits, create_work_pool, deploy
+
+    create_work_pool(client)
+    slots = create_limits(client, gpu_slots)
+    for line in reconcile():
+        say(line)
+    if not worker_permit().exists():
+        worker_permit().touch()
+    register_automations(client)
+    deploy(client, platform.api_url)
+    _wait(platform, "worker", lambda: _worker_polls(client))
     return slots
 
 
