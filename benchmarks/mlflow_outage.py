@@ -32,7 +32,12 @@ from atelier.evaluation.statistics import mean_interval
 from atelier.tracking.run_directory import RunDirectory
 
 RECIPE = "tiny/flow-grpo-fast"
-SMALL = ("train.prompts_per_step=4", "rollout.group_size=8", "train.evaluate_every=0")
+SMALL = (
+    "train.prompts_per_step=4",
+    "rollout.group_size=8",
+    "train.evaluate_every=0",
+    "launch.processes=1",
+)
 
 
 def main() -> None:

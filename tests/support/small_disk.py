@@ -28,6 +28,12 @@ from atelier.training.checkpoint import all_checkpoints, verify_manifest
 from tests.support.runs import make_run, metrics, untrained_pipeline
 
 PLENTY = 64 * 1024**2
+QUICK = (
+    "train.steps=2",
+    "rollout.group_size=2",
+    "train.updates_per_step=1",
+    "tracking.mlflow_uri=http://127.0.0.1:9",  # nobody answers there
+)
 
 
 def mount(folder: Path, size: int, *options: str) -> None:
@@ -94,11 +100,10 @@ def hidden(run: RunDirectory) -> list[str]:
 def main() -> int:
     disk = Path(sys.argv[1]).resolve()
     place = Path(tempfile.mkdtemp())
-    settings = ["train.steps=2", f"tracking.mlflow_uri=sqlite:///{place}/mlflow.db"]
-    undisturbed = make_run(place / "run", settings)
+    undisturbed = make_run(place / "run", QUICK)
     worker.train(undisturbed.config("train"), undisturbed)
     mount(disk, PLENTY)
-    run = make_run(disk / "run", settings)
+    run = make_run(disk / "run", QUICK)
     seen = {
         "train": train_until_full(run, disk),
         "undisturbed": metrics(undisturbed),
