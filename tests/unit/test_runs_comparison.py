@@ -149,6 +149,20 @@ def test_one_seed_each_says_that_seeds_were_not_looked_at(tmp_path):
     )
 
 
+def test_groups_that_differ_in_much_are_letters_in_sentences(tmp_path):
+    first, second = two_runs(tmp_path, "rollout.noise_level=0.5", "train.learning_rate=1e-5")
+    comparison = compare_runs([first, second])
+    assert comparison.headline.startswith("OCR similarity: B is better, ahead of A by +0.010")
+    assert "algorithm.beta 0.1, train.learning_rate 1e-05" in comparison.as_text()
+
+
+def test_runs_of_an_earlier_schema_are_compared(tmp_path):
+    first, second = two_runs(tmp_path)
+    file = second.config("evaluate")
+    file.write_text(file.read_text().replace("  train:\n", "  train:\n    gone_since: 1\n"))
+    assert compare_runs([first, second]).metrics[0].winner == 1
+
+
 def test_what_else_differs_is_shown_and_warned_of(tmp_path):
     first, second = two_runs(tmp_path)
     description = json.loads(second.run_file.read_text())

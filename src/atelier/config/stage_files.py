@@ -7,7 +7,9 @@ The digest stands at the top, so that DVC can depend on it alone (`params: [conf
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -46,15 +48,37 @@ def load_stage_config(path: Path) -> RunConfig:
 
 
 def recorded_config(path: Path) -> RunConfig:
-    """The configuration a finished stage ran with, also where keys were added since: they get
-    their defaults, which are what the stage did.
+    """The configuration a finished stage ran with, also under an earlier schema: keys that were
+    added since get their defaults, which are what the stage did, and keys that are gone are left
+    out, because nothing reads them any more.
 
-    Raises ConfigError when the file is missing or does not fit the schema.
+    Raises ConfigError when the file is missing or does not fit the schema otherwise.
     """
-    return _read(path)[2]
+    return _read(path, _validated_without_gone_keys)[2]
 
 
-def _read(path: Path) -> tuple[str, object, RunConfig]:
+def _validated(values: Any) -> RunConfig:
+    return RunConfig.model_validate_json(json.dumps(values), strict=True)
+
+
+def _validated_without_gone_keys(values: Any) -> RunConfig:
+    try:
+        return _validated(values)
+    except ValidationError as error:
+        gone = [one["loc"] for one in error.errors() if one["type"] == "extra_forbidden"]
+        if not gone:
+            raise
+    for *sections, key in gone:
+        section = values
+        for name in sections:
+            section = section[name]
+        del section[key]
+    return _validated(values)
+
+
+def _read(
+    path: Path, validated: Callable[[Any], RunConfig] = _validated
+) -> tuple[str, object, RunConfig]:
     """Stage, recorded digest and configuration of a resolved file."""
     layer = read_yaml(path)
     name = shown(path)
@@ -69,7 +93,7 @@ def _read(path: Path) -> tuple[str, object, RunConfig]:
             "resolve the run again with `atelier stage resolve`"
         )
     try:
-        config = RunConfig.model_validate_json(json.dumps(layer.values["config"]), strict=True)
+        config = validated(layer.values["config"])
     except ValidationError as error:
         origins = {
             key[1:]: origin for key, origin in layer.origins.items() if key[:1] == ("config",)

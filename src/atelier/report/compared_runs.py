@@ -89,10 +89,15 @@ class Group:
 
     @property
     def label(self) -> str:
-        """Short enough for a sentence: what differs where that is little, else a run's name."""
-        if 0 < len(self.differing) <= 2:
-            return ", ".join(f"{key} {shown(value)}" for key, value in self.differing.items())
-        return self.runs[0].name if len(self.runs) == 1 else f"configuration {self.letter}"
+        """Short enough for a sentence: what differs where that is one thing, else the letter."""
+        return self.summary if len(self.differing) == 1 else self.letter
+
+    @property
+    def summary(self) -> str:
+        """What differs, in a few words."""
+        found = [f"{key} {shown(value)}" for key, value in self.differing.items()]
+        more = [f"and {len(found) - 3} more"] if len(found) > 3 else []
+        return ", ".join([*found[:3], *more]) or "nothing"
 
 
 def shown(value: Any) -> str:

@@ -144,7 +144,7 @@ class RunsComparison:
         for group in self.groups:
             seeds = ", ".join(map(str, group.seeds))
             names = ", ".join(_short(run.directory.root.name) for run in group.runs)
-            rows.append((group.letter, group.label, seeds, names))
+            rows.append((group.letter, group.summary, seeds, names))
         return rows
 
     def _mean_rows(self) -> list[Row]:
