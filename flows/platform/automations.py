@@ -47,7 +47,8 @@ def _register(client: SyncPrefectClient, wanted: AutomationCore) -> None:
 
 
 def _comparable(automation: AutomationCore) -> Any:
-    return automation.model_dump(mode="json", exclude={"owner_resource", "tags"})
+    """Not as JSON: what is a set would come in any order."""
+    return automation.model_dump(exclude={"owner_resource", "tags"})
 
 
 def _notification_block(client: SyncPrefectClient) -> UUID | None:
