@@ -61,6 +61,7 @@ def test_the_verbs_and_their_options_are_these() -> None:
         "demo": configured,
         "docs": set(),
         "doctor": set(),
+        "down": {"--force"},
         "environments": set(),
         "plan": configured | {"--params"},
         "prune": {"--keep", "--older-than", "--checkpoints", "--leftovers", "--apply"},
@@ -69,6 +70,7 @@ def test_the_verbs_and_their_options_are_these() -> None:
         "run": configured | {"--name", "--resume"},
         "show": configured | {"--params"},
         "stage": configured | {"--params", "name", "--run"},
+        "up": {"--gpu-slots"},
         "validate": configured | {"--params"},
         "verify": {"path", "--base", "--device"},
     }
