@@ -17,8 +17,9 @@ import psutil
 import pytest
 import yaml
 
+from atelier.data.versioning import md5_of
 from atelier.tracking.run_directory import STAGES, RunDirectory, read_json_object
-from tests.flows.conftest import SMALL, Finished, processes_of
+from tests.flows.conftest import SMALL, processes_of
 from tests.support.project import ROOT, Project, make_project
 from tests.support.runs import metrics, untrained_pipeline
 
@@ -34,15 +35,16 @@ versioning._start = lambda arguments: (calls.append(arguments[0]), start(argumen
 folder = prepared.provide(resolve(overrides=sys.argv[1:]))
 print(json.dumps({"folder": str(folder), "calls": calls}))
 """
-PREPARE = "import sys; from flows.prepare import prepare; prepare(overrides=sys.argv[1:])"
-PREPARE_TWICE_AT_ONCE = f"""
+PREPARE = "import sys; from flows.prepare import prepare; run = prepare(overrides=sys.argv[1:])"
+TRAIN = "from flows.train import train; train(str(run))"
+TWO_AT_ONCE = f"""
 import os, subprocess, sys
 from flows.platform.server import prefect_server
 from prefect.settings import PREFECT_API_URL
 with prefect_server():
     environment = os.environ | {{"PREFECT_API_URL": PREFECT_API_URL.value()}}
-    command = [sys.executable, "-c", {PREPARE!r}]
-    both = [subprocess.Popen([*command, one], env=environment) for one in sys.argv[1:]]
+    commands = [{PREPARE + "; " + TRAIN!r}], [{PREPARE!r}, "data.seed=11"]
+    both = [subprocess.Popen([sys.executable, "-c", *one], env=environment) for one in commands]
     sys.exit(max(abs(one.wait()) for one in both))
 """
 
@@ -56,7 +58,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def project(place: Path) -> Iterator[Project]:
     """A clone that nothing was run in."""
     uri = f"tracking.mlflow_uri=sqlite:///{place / 'mlflow.db'}"
-    settings = (*SMALL, f"policy.path={untrained_pipeline()}", uri)
+    settings = (*SMALL, "train.evaluate_every=0", f"policy.path={untrained_pipeline()}", uri)
     yield make_project(place / "project", "tiny/base", settings)
     for process in processes_of(place):
         process.kill()
@@ -68,6 +70,15 @@ def built(project: Project) -> Project:
     assert stages_run(project.dvc("repro")) == ["resolve", *STAGES]
     project.commit("Built")
     return project
+
+
+@pytest.fixture(scope="module")
+def two_runs(project: Project) -> dict[int, RunDirectory]:
+    """Runs of flows that went on at the same time, by the seed of their data: one of params.yaml,
+    which was trained too, and one of other data."""
+    project.output(sys.executable, "-c", TWO_AT_ONCE)
+    runs = [RunDirectory(path.parent) for path in project.root.glob("runs/*/run.json")]
+    return {read_json_object(run.data / "summary.json")["seed"]: run for run in runs}
 
 
 def stages_run(output: str) -> list[str]:
@@ -90,10 +101,25 @@ def test_a_clone_is_built_once(built: Project):
     assert not plots.get("errors")
 
 
-def test_dvc_and_the_flow_give_the_same_numbers(built: Project, finished: Finished):
-    assert metrics(built.outputs) == metrics(RunDirectory(finished.run))
-    for name in ("baseline/scores.jsonl", "evaluate/scores.jsonl", "data/train.parquet"):
-        assert (built.outputs.root / name).read_bytes() == (finished.run / name).read_bytes()
+def test_dvc_and_the_flow_give_the_same_numbers(built: Project, two_runs: dict[int, RunDirectory]):
+    run = two_runs[0]
+    assert metrics(run) == metrics(built.outputs)
+    assert len(metrics(run)) == 6
+    for name in ("train.parquet", "heldout.parquet"):
+        assert (run.data / name).read_bytes() == (built.outputs.data / name).read_bytes()
+
+
+def test_flows_at_once_have_their_own_data(project: Project, two_runs: dict[int, RunDirectory]):
+    noted = {}
+    for seed, run in two_runs.items():
+        data = noted[seed] = read_json_object(run.run_file)["data"]
+        tracked = (project.root / data["dvc"]).with_suffix("")
+        for name, md5 in data["md5"].items():
+            assert (run.data / name).read_bytes() == (tracked / name).read_bytes()
+            assert hashlib.md5((run.data / name).read_bytes()).hexdigest() == md5
+    assert set(noted) == {0, 11}
+    assert noted[0]["md5"] != noted[11]["md5"]
+    assert noted[0]["dvc"] != noted[11]["dvc"]
 
 
 def test_the_run_names_its_data_as_dvc_does(built: Project):
@@ -151,26 +177,28 @@ def test_an_experiment_in_a_copy_leaves_the_workspace_alone(built: Project):
 
 def test_prepared_data_come_from_where_they_are(project: Project):
     """The workspace, DVC's cache, its remote; made anew where nobody has them."""
-    made = provide(project)
+    made = provide(project, "data.seed=3")
     folder = Path(made["folder"])
     assert made["calls"] == ["add"]
     tables = {one.name: one.read_bytes() for one in folder.iterdir()}
+    hashes = [md5_of(folder), *map(md5_of, folder.iterdir())]
+    cache, remote = project.root / ".dvc/cache", project.root / ".atelier/dvc-remote"
     assert set(tables) == {"train.parquet", "heldout.parquet", "summary.json"}
-    assert provide(project)["calls"] == []
+    assert provide(project, "data.seed=3")["calls"] == []
 
     (folder / "train.parquet").write_bytes(b"damaged")
-    assert provide(project)["calls"] == ["pull"]
+    assert provide(project, "data.seed=3")["calls"] == ["pull"]
     project.dvc("push", str(folder))
     shutil.rmtree(folder)
-    shutil.rmtree(project.root / ".dvc/cache")
-    assert provide(project)["calls"] == ["pull"]
+    forget(cache, *hashes)
+    assert provide(project, "data.seed=3")["calls"] == ["pull"]
     assert {one.name: one.read_bytes() for one in folder.iterdir()} == tables
 
     shutil.rmtree(folder)
-    shutil.rmtree(project.root / ".dvc/cache")
-    shutil.rmtree(project.root / ".atelier/dvc-remote")
-    assert provide(project)["calls"] == ["pull", "add"]
-    assert provide(project, "data.seed=2")["folder"] != str(folder)
+    forget(cache, *hashes)
+    forget(remote, *hashes)
+    assert provide(project, "data.seed=3")["calls"] == ["pull", "add"]
+    assert provide(project, "data.seed=4")["folder"] != str(folder)
     status = project.output("git", "status", "--porcelain", "data/prepared")
     assert {line.split("/")[-1][-4:] for line in status.splitlines()} == {".dvc"}
 
@@ -184,24 +212,6 @@ def test_runs_that_need_the_same_data_at_once_make_them_once(project: Project):
     said = [json.loads(one.communicate(timeout=200)[0]) for one in both]
     assert sorted(one["calls"] for one in said) == [[], ["add"]]
     assert said[0]["folder"] == said[1]["folder"]
-
-
-def test_two_flows_at_once_train_on_their_own_data(project: Project):
-    runs = project.root / "runs"
-    before = set(runs.iterdir()) if runs.exists() else set()
-    seeds = ("data.seed=11", "data.seed=12")
-    project.output(sys.executable, "-c", PREPARE_TWICE_AT_ONCE, *seeds)
-    noted = {}
-    for path in set(runs.iterdir()) - before:
-        data = read_json_object(path / "run.json")["data"]
-        tracked = (project.root / data["dvc"]).with_suffix("")
-        for name, md5 in data["md5"].items():
-            assert (path / "data" / name).read_bytes() == (tracked / name).read_bytes()
-            assert hashlib.md5((path / "data" / name).read_bytes()).hexdigest() == md5
-        noted[read_json_object(path / "data/summary.json")["seed"]] = data
-    assert set(noted) == {11, 12}
-    assert noted[11]["md5"] != noted[12]["md5"]
-    assert noted[11]["dvc"] != noted[12]["dvc"]
 
 
 def test_what_the_guide_says_of_data_works(project: Project):
@@ -222,7 +232,7 @@ def test_what_the_guide_says_of_data_works(project: Project):
     assert (prompts / "captions.txt").read_text() == "one\n"
 
     # A file that is not in the workspace is fetched by a flow, and named by a stage.
-    shutil.rmtree(project.root / ".dvc/cache")
+    forget(project.root / ".dvc/cache", md5_of(prompts / "signs.txt"))
     (prompts / "signs.txt").unlink()
     words = ("data.source=ocr_text", "data.path=data/prompts/signs.txt")
     project.output("atelier", "stage", "resolve", "--run", "runs/signs", *sets(words))
@@ -269,6 +279,12 @@ def test_a_busy_path_is_waited_for_and_its_holder_named(project: Project):
     md5 = hashlib.md5(b"two\n").hexdigest()
     assert md5 in held.with_name("held.txt.dvc").read_text()
     shutil.rmtree(folder)
+
+
+def forget(store: Path, *md5s: str) -> None:
+    """Lose content from DVC's cache or from a remote that is a folder."""
+    for md5 in md5s:
+        (store / "files/md5" / md5[:2] / md5[2:]).unlink()
 
 
 def provide(project: Project, *overrides: str) -> dict[str, Any]:
