@@ -226,6 +226,21 @@ def address() -> tuple[str, int]:
     return f"http://127.0.0.1:{port}", port
 
 
+def test_a_process_that_ends_while_it_creates_the_store_leaves_none(tmp_path):
+    """As a stage of a second does: MLflow would refuse a half-made one for ever."""
+    path = tmp_path / "mlflow.db"
+    open_store = "from atelier.tracking.mlflow_mirror import store; store.client(%r)"
+    command = [sys.executable, "-c", open_store % f"sqlite:///{path}"]
+    first = subprocess.Popen(command)
+    while not (tmp_path / ".mlflow.db.new-journal").exists():
+        assert first.poll() is None, "the store was created before the test could interfere"
+    first.kill()
+    first.wait()
+    assert not path.exists()
+    subprocess.run(command, check=True)
+    assert path.exists()
+
+
 def test_an_outage_loses_nothing_and_stalls_nothing(tmp_path, address, caplog):
     """Down for the whole run, then up."""
     uri, port = address

@@ -7,6 +7,7 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from atelier.config.schema import RunConfig
@@ -33,10 +34,24 @@ def client(uri: str) -> Any:
         fcntl.flock(lock, fcntl.LOCK_EX)
         # Else the experiment `Default` would keep its artifacts in the current directory.
         with _set(_ARTIFACT_ROOT, artifacts_beside(path)):
+            if not path.exists():
+                _create(path)
             found = MlflowClient(uri)
             found.search_experiments(max_results=1)
     _clients[uri] = found
     return found
+
+
+def _create(path: Path) -> None:
+    """A new store, aside and then renamed. It takes seconds, in which a short stage's process may
+    end, and a half-made store is refused by MLflow for ever."""
+    from mlflow import MlflowClient
+
+    aside = path.with_name(f".{path.name}.new")
+    for left in (aside, aside.with_name(f"{aside.name}-journal")):
+        left.unlink(missing_ok=True)  # of a process that ended: the lock is ours
+    MlflowClient(f"sqlite:///{aside}").search_experiments(max_results=1)
+    aside.replace(path)
 
 
 @contextmanager
