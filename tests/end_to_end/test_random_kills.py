@@ -116,9 +116,11 @@ def platform(tmp_path: Path) -> Iterator[OnPlatform]:
         "PREFECT_WORKER_QUERY_SECONDS": "1",
     }
     started = OnPlatform(place, {**place.environment, **own})
-    started.up()
-    yield started
-    started.down()
+    try:
+        started.up()
+        yield started
+    finally:  # also of an `up` that failed half-way
+        started.down()
     left = wait_for_end(tmp_path)
     for process in left:
         process.kill()

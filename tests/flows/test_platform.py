@@ -52,12 +52,14 @@ def answers(url: str) -> bool:
 def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PlatformPlace]:
     place = PlatformPlace.at(tmp_path_factory.mktemp("platform"))
     finish(open_fake_run(place.root / "runs" / "earlier", place.mlflow_uri))
-    words = place.up()
-    assert place.api_url.removesuffix("/api") in words
-    assert place.mlflow_url in words
-    assert "prefect deployment run grpo/full" in words
-    yield place
-    place.down("--force")
+    try:
+        words = place.up()
+        assert place.api_url.removesuffix("/api") in words
+        assert place.mlflow_url in words
+        assert "prefect deployment run grpo/full" in words
+        yield place
+    finally:  # also of an `up` that failed half-way
+        place.down("--force")
     assert wait_for_end(place.root) == []
 
 

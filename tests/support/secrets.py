@@ -5,5 +5,5 @@ SECRETS = {
     "MLFLOW_TRACKING_USERNAME": "a-user-that-must-not-be-written",
     "MLFLOW_TRACKING_PASSWORD": "a-password-that-must-not-be-written",
     "AWS_SECRET_ACCESS_KEY": "AwsSecretThatMustNotBeWritten/0123456789",
-    "MY_PRIVATE_FOLDER": "/home/somebody/private/folder-that-must-not-be-written",
+    "MY_PRIVATE_FOLDER": "/private/somebody/folder-that-must-not-be-written",
 }
