@@ -9,6 +9,7 @@ a single command is seen later in the UI of `atelier up`.
 from __future__ import annotations
 
 import importlib.util
+import logging
 import sys
 import time
 from collections.abc import Iterator
@@ -22,6 +23,8 @@ from atelier.processes.supervised import SupervisedProcess
 from flows.platform.environment import chosen_api_url, for_services
 from flows.platform.loopback import HOST, answers, free_port
 from flows.platform.state import health_url, logs, running_platform
+
+logger = logging.getLogger("atelier")
 
 START_SECONDS = 120.0
 STOP_SECONDS = 5.0
@@ -92,6 +95,7 @@ def require_chosen_server() -> None:
 
 @contextmanager
 def _temporary_server() -> Iterator[str]:
+    logger.info("starting a Prefect server for this run (`make up` keeps one running)")
     api_url = f"http://{HOST}:{free_port()}/api"
     log = logs() / "temporary-server.log"
     environment = server_environment(api_url, ui=False)

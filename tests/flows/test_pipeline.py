@@ -17,6 +17,9 @@ from atelier.report.run_data import metric_records, periodic_evaluations, stage_
 from atelier.tracking.run_directory import STAGES, RunDirectory
 from tests.flows.conftest import Finished, Place, processes_of, wait_for_end
 
+# With test_secrets.py, which looks at the same finished pipeline: it takes minutes to make.
+pytestmark = pytest.mark.xdist_group("finished")
+
 LONG = ("train.steps=400", "train.evaluate_every=0")
 
 

@@ -13,6 +13,8 @@ import pytest
 from tests.flows.conftest import ROOT, Finished
 from tests.support.secrets import SECRETS
 
+pytestmark = pytest.mark.xdist_group("finished")  # with test_pipeline.py
+
 
 def leaks(folder: Path, needles: dict[str, str]) -> list[str]:
     """File and needle, wherever a file below `folder` holds one, in its content or its name."""

@@ -1,11 +1,10 @@
-"""Very small real training runs, started the way the pipeline starts them: as processes."""
+"""Very small real training runs, as processes of their own."""
 
 from __future__ import annotations
 
 import functools
 import json
 import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -17,6 +16,7 @@ from atelier.config.schema import RunConfig
 from atelier.data.prompts import Prompt, write_prompts
 from atelier.policies.sd3.tiny import TinySD3Sizes, build_pipeline
 from atelier.tracking.run_directory import RunDirectory
+from tests.support.ranks import Ranks
 
 SMALLEST = TinySD3Sizes(vae_channels=(8, 8, 8), layers=1, heads=2, head_width=8)
 
@@ -67,28 +67,27 @@ def make_run(folder: Path, overrides: Sequence[str] = ()) -> RunDirectory:
     return run
 
 
-def trainer_command(run: RunDirectory, processes: int = 1) -> list[str]:
-    arguments = ["--config", str(run.config("train")), "--run", str(run.root)]
-    if processes == 1:
-        return [sys.executable, "-m", "atelier.training", *arguments]
-    launcher = ["-m", "atelier.processes.torchrun", "--nproc-per-node", str(processes)]
-    return [sys.executable, *launcher, "atelier.training", *arguments]
+def trainer_command(run: RunDirectory) -> list[str]:
+    """What starts a trainer of one rank as a program."""
+    return [sys.executable, "-m", "atelier.training", *_arguments(run)]
 
 
 def environment(**extra: str) -> dict[str, str]:
     return {**os.environ, "HF_HUB_OFFLINE": "1", "DS_ACCELERATOR": "cpu", **extra}
 
 
+def start(run: RunDirectory, processes: int = 1, **extra: str) -> Ranks:
+    return Ranks(_arguments(run), processes, environment(**extra))
+
+
 def train(run: RunDirectory, processes: int = 1, **extra: str) -> None:
     """Run the trainer to its end; its output is shown when it fails."""
-    result = subprocess.run(
-        trainer_command(run, processes),
-        env=environment(**extra),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-5000:]
+    ranks = start(run, processes, **extra)
+    assert set(ranks.wait()) == {0}, ranks.output[-5000:]
+
+
+def _arguments(run: RunDirectory) -> list[str]:
+    return ["--config", str(run.config("train")), "--run", str(run.root)]
 
 
 def metrics(run: RunDirectory) -> list[dict[str, Any]]:

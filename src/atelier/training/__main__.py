@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
 import sys
 from pathlib import Path
 
@@ -28,8 +29,13 @@ def main() -> int:
     arguments = parser.parse_args()
     telemetry.off_by_default()
     shorten_paths(arguments.run.resolve())
-    from atelier.training.worker import train  # imports torch, after the arguments are known good
+    # Torch comes after the arguments are known to be good. Imports allocate much and free nothing:
+    # without collections they are a sixth faster, and no later collection looks through them.
+    gc.disable()
+    from atelier.training.worker import train
 
+    gc.freeze()
+    gc.enable()
     try:
         train(arguments.config, RunDirectory(arguments.run))
     except AtelierError as error:

@@ -1,0 +1,78 @@
+"""Ranks of a training run, each a process of its own, forked from one that has imported everything.
+
+Three steps of the smallest run take a second of a slow core, the imports fifteen. What a rank does
+is what `python -m atelier.training` does; how the pipeline starts it is tested in tests/flows.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from flows.platform.loopback import free_port
+
+WARM = ["deepspeed", "atelier.training.worker", "atelier.rewards.ocr_engine"]
+SECONDS = 300.0
+
+
+class Ranks:
+    """The ranks of a run, started; they end at the latest with the process that started them.
+
+    Args:
+        arguments: of `python -m atelier.training`.
+        processes: how many ranks.
+        environment: variables they have beside ours.
+    """
+
+    def __init__(self, arguments: Sequence[str], processes: int, environment: dict[str, str]):
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(WARM)
+        os.environ["DS_ACCELERATOR"] = "cpu"  # read when DeepSpeed is imported
+        self._folder = tempfile.TemporaryDirectory()
+        self._output = Path(self._folder.name) / "output.txt"
+        group = {"WORLD_SIZE": str(processes), "LOCAL_WORLD_SIZE": str(processes)}
+        group |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+        self._ranks = []
+        for rank in map(str, range(processes)):
+            own = {**os.environ, **environment, **group, "RANK": rank, "LOCAL_RANK": rank}
+            one = context.Process(target=_rank, args=(arguments, own, self._output), daemon=True)
+            one.start()
+            self._ranks.append(one)
+
+    @property
+    def are_running(self) -> bool:
+        return all(one.exitcode is None for one in self._ranks)
+
+    @property
+    def output(self) -> str:
+        return self._output.read_text()
+
+    def wait(self) -> list[int | None]:
+        """Their exit codes. Those that a failed one left waiting are killed, and say so."""
+        for one in self._ranks:
+            one.join(SECONDS)
+        self.kill()
+        return [one.exitcode for one in self._ranks]
+
+    def kill(self) -> None:
+        """SIGKILL to all at once, until they are gone."""
+        for one in self._ranks:
+            one.kill()
+        for one in self._ranks:
+            one.join()
+
+
+def _rank(arguments: Sequence[str], environment: dict[str, str], output: Path) -> None:
+    from atelier.training.__main__ import main
+
+    with output.open("ab") as file:
+        os.dup2(file.fileno(), sys.stdout.fileno())
+        os.dup2(file.fileno(), sys.stderr.fileno())
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.argv = ["python -m atelier.training", *arguments]
+    sys.exit(main())
