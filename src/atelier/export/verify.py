@@ -8,6 +8,7 @@ from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 
+from atelier.config.paths import is_directory
 from atelier.errors import CheckpointError, ConfigError
 from atelier.export.base import BasePipeline, local_base, open_base
 from atelier.export.manifest import MANIFEST, check_manifest
@@ -85,6 +86,11 @@ def find_exports(path: Path) -> list[Path]:
     Raises:
         CheckpointError: there is none.
     """
+    if not is_directory(path):
+        raise CheckpointError(
+            f"{path}: there is no such directory; name a run's, such as runs/<id>, or an exported "
+            "one, such as runs/<id>/export or a copy of it"
+        )
     if _is_export(path):
         return [path]
     for folder in (path, path / "export"):
