@@ -16,12 +16,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from atelier.config.plan import plan
-from atelier.config.resolve import resolve
 from atelier.errors import AtelierError
 from atelier.stages import quiet
 from atelier.stages.closing import closing_words
 from atelier.stages.console import show_logs
+from atelier.stages.run_file import check_opening
 from flows.platform.server import prefect_server, require_chosen_server
 
 CRASHED, INTERRUPTED, CANCELLED = 1, 130, 143
@@ -46,8 +45,7 @@ def run_pipeline(
     try:
         # Refuse before anything starts.
         require_chosen_server()
-        if resume is None:
-            plan(resolve(recipe, overrides))
+        check_opening(recipe, overrides, run_name, resume)
         with _stoppable():
             state = _run_flow(recipe, overrides, run_name, resume)
     except AtelierError as error:
@@ -110,5 +108,7 @@ def main() -> None:
     parser.add_argument("--recipe", metavar="NAME")
     parser.add_argument("--set", dest="overrides", metavar="KEY=VALUE", action="append", default=[])
     parser.add_argument("--name", dest="run_name", metavar="TEXT")
-    parser.add_argument("--resume", metavar="RUN", help="run directory, or an id under runs/")
+    parser.add_argument(
+        "--resume", metavar="RUN", help="run directory, or (the beginning of) an id under runs/"
+    )
     sys.exit(run_pipeline(**vars(parser.parse_args())))

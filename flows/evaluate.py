@@ -21,7 +21,7 @@ def evaluate(run: str) -> Path:
     """Generate, score and compare; the result is on the flow run's page.
 
     Args:
-        run: a run directory, or an id under runs/.
+        run: a run directory, or (the beginning of) an id under runs/.
     """
     directory = stages.existing_run(run)
     with gpu_slots(directory):

@@ -20,7 +20,7 @@ def export(run: str) -> Path:
     """Write export/<format>/ for every format of the run's configuration.
 
     Args:
-        run: a run directory, or an id under runs/.
+        run: a run directory, or (the beginning of) an id under runs/.
     """
     directory = stages.existing_run(run)
     with gpu_slots(directory):

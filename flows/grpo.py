@@ -36,8 +36,8 @@ def grpo(
         recipe: a recipe's name; default: the one params.yaml names.
         overrides: `dotted.key=value`, applied last.
         run_name: name of the run in Prefect and MLflow.
-        resume: an existing run directory, or an id under runs/. It keeps its configuration;
-            with `recipe` or `overrides`, what they change runs again.
+        resume: an existing run directory, or (the beginning of) an id under runs/. It keeps its
+            configuration; with `recipe` or `overrides`, what they change runs again.
     """
     run = open_run(recipe, overrides or [], run_name, resume)
     require_gpu_slots(run)

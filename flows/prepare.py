@@ -29,7 +29,8 @@ def prepare(
         recipe: a recipe's name; default: the one params.yaml names.
         overrides: `dotted.key=value`, applied last.
         run_name: name of the run in Prefect and MLflow.
-        resume: an existing run directory, or an id under runs/, to be prepared anew.
+        resume: an existing run directory, or (the beginning of) an id under runs/, to be prepared
+            anew.
     """
     run = stages.open_run(recipe, overrides or [], run_name, resume)
     stages.prepare(run)

@@ -20,7 +20,7 @@ def report(run: str) -> Path:
     """Write report/index.html, and link it from the flow run's page.
 
     Args:
-        run: a run directory, or an id under runs/.
+        run: a run directory, or (the beginning of) an id under runs/.
     """
     directory = stages.existing_run(run)
     stages.report(directory)

@@ -21,7 +21,7 @@ def train(run: str) -> Path:
     """Evaluate the untrained model, unless that is done, and train to the last step.
 
     Args:
-        run: a run directory, or an id under runs/.
+        run: a run directory, or (the beginning of) an id under runs/.
     """
     directory = stages.existing_run(run)
     require_gpu_slots(directory)

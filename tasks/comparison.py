@@ -9,7 +9,8 @@ from prefect.artifacts import create_markdown_artifact
 
 from atelier.config.paths import from_root
 from atelier.errors import AtelierError
-from atelier.stages.run_file import find_run, shown_path
+from atelier.stages.find_run import find_run
+from atelier.stages.run_file import shown_path
 from tasks.outcome import failed, value_of
 
 FOLDER = ".atelier/compare"

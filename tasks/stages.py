@@ -11,7 +11,7 @@ from prefect import Task
 from prefect.runtime import flow_run
 
 from atelier.errors import AtelierError
-from atelier.stages.run_file import find_run
+from atelier.stages.find_run import find_run
 from atelier.stages.run_file import open_run as open_run_directory
 from atelier.tracking.run_directory import RunDirectory
 from tasks import output

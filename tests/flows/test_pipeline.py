@@ -112,13 +112,17 @@ def test_a_change_reruns_what_reads_it_and_keeps_what_was_there(copied: Finished
 
 
 @pytest.mark.parametrize(
-    ("override", "code", "words"),
-    [("train.stepz=3", 2, "train.steps"), ("rollout.group_size=1", 3, "rollout.group_size")],
+    ("arguments", "code", "words"),
+    [
+        (("--set", "train.stepz=3"), 2, "train.steps"),
+        (("--set", "rollout.group_size=1"), 3, "rollout.group_size"),
+        (("--resume", "nothing"), 2, "no run 'nothing'"),
+    ],
 )
-def test_a_bad_configuration_is_refused_before_anything_starts(
-    place: Place, override: str, code: int, words: str
+def test_what_cannot_work_is_refused_before_anything_starts(
+    place: Place, arguments: tuple[str, ...], code: int, words: str
 ):
-    process = place.run(place.command(overrides=(override,)))
+    process = place.run(place.command(*arguments))
     assert process.returncode == code
     assert words in process.stderr
     assert "Traceback" not in process.stderr

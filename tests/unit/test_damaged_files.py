@@ -7,8 +7,9 @@ import pytest
 
 from atelier.errors import CheckpointError, DataError
 from atelier.report.comparison import read_comparison
+from atelier.stages.find_run import find_run
 from atelier.stages.frame import read_record
-from atelier.stages.run_file import find_run, read_run
+from atelier.stages.run_file import read_run
 from atelier.tracking.events import JsonLines, read_json_lines
 from atelier.tracking.run_directory import RunDirectory
 from atelier.training.checkpoint import verify_manifest

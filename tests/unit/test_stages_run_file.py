@@ -2,7 +2,8 @@ import pytest
 
 from atelier.config.resolve import load_stage_config
 from atelier.errors import ConfigError, DataError, PlanError
-from atelier.stages.run_file import find_run, open_run, read_run
+from atelier.stages.find_run import find_run
+from atelier.stages.run_file import check_opening, open_run, read_run
 
 
 @pytest.fixture(autouse=True)
@@ -66,3 +67,47 @@ def test_a_run_that_is_not_there_is_named(runs):
     (broken / "run.json").write_text("{")
     with pytest.raises(DataError, match="cannot be read as JSON"):
         read_run(find_run("broken"))
+
+
+@pytest.fixture
+def three(runs):
+    for name in ("3f2a-one", "3f2b-two", "9c00-three", ".3f2c-going"):
+        (runs / name).mkdir(parents=True)
+        (runs / name / "run.json").write_text("{}")
+    return runs
+
+
+def test_a_run_is_found_by_how_its_id_begins(three):
+    assert find_run("3f2a").root == three / "3f2a-one"
+    assert find_run("9").root == three / "9c00-three"
+    (three / "3f2a").mkdir()
+    (three / "3f2a/run.json").write_text("{}")
+    assert find_run("3f2a").root == three / "3f2a", "a whole id is no beginning"
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("3f2", r"may be any of 3f2a-one, 3f2b-two: write more"),
+        ("9d00-thr", r"no run '9d00-thr'.*did you mean 9c00-three\?"),
+        ("demo", r"no run 'demo'.*there are 3f2a-one, 3f2b-two, 9c00-three$"),
+        ("", r"no run ''.*there are 3f2a-one"),
+    ],
+)
+def test_who_names_no_run_is_told_which_there_are(three, name, words):
+    with pytest.raises(ConfigError, match=words):
+        find_run(name)
+
+
+def test_what_cannot_be_opened_is_refused_without_writing(runs):
+    run = open_run("tiny/base", ["train.seed=7"], None, None, "flow-1")
+    before = {path: path.read_bytes() for path in runs.rglob("*") if path.is_file()}
+    check_opening(None, ["train.seed=8"], None, "flow")
+    with pytest.raises(ConfigError, match=r"train\.seed"):
+        check_opening(None, ["train.sede=8"], None, "flow-1")
+    with pytest.raises(PlanError):
+        check_opening(None, ["rollout.group_size=1"], None, "flow-1")
+    assert before == {path: path.read_bytes() for path in runs.rglob("*") if path.is_file()}
+    run.config("report").write_text("{")
+    with pytest.raises(ConfigError, match=r"report\.yaml"):
+        check_opening(None, [], None, "flow-1")

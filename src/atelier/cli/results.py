@@ -21,11 +21,11 @@ from atelier.config.paths import from_root
 def compare(names: tuple[str, ...], metric: str | None, out: Path | None) -> None:
     """Compare finished runs: which is better on what, by how much.
 
-    RUN is a run's directory or its id below runs/. Runs that differ in the seed only are one group;
-    groups are compared on the same prompts and noise.
+    RUN is a run's directory, or its id below runs/ or how that begins. Runs that differ in the seed
+    only are one group; groups are compared on the same prompts and noise.
     """
     from atelier.report.runs_comparison import compare_runs, write_page
-    from atelier.stages.run_file import find_run
+    from atelier.stages.find_run import find_run
 
     comparison = compare_runs([find_run(name) for name in names], metric)
     folder = out or from_root(".atelier/compare") / comparison.short_id

@@ -24,7 +24,9 @@ DEMO_RECIPE = "tiny/flow-grpo-fast"
 @configured
 @click.option("--name", "run_name", metavar="TEXT", help="Name of the run in Prefect and MLflow.")
 @click.option(
-    "--resume", metavar="RUN", help="Run to go on with: its directory, or its id below runs/."
+    "--resume",
+    metavar="RUN",
+    help="Run to go on with: its directory, or its id below runs/ or how that begins.",
 )
 def run(
     recipe: str | None, overrides: tuple[str, ...], run_name: str | None, resume: str | None
@@ -97,7 +99,8 @@ def stage(
 def verify(path: Path, base: str | None, device: str) -> None:
     """Prove an export by reloading it.
 
-    Checks manifest and keys, and compares its images in a clean process.
+    PATH is a run's directory, or an exported one wherever it lies. Checks manifest and keys, and
+    compares its images in a clean process.
     """
     from atelier.export.verify import verify as verify_export
 

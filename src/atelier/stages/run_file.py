@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from atelier.config.digest import stage_digest
-from atelier.config.paths import is_file, repository_root, runs_root
+from atelier.config.paths import repository_root, runs_root
 from atelier.config.plan import plan
 from atelier.config.resolve import load_stage_config, resolve, write_stage_configs
 from atelier.config.schema import RunConfig
 from atelier.disk import stopped_when_full
-from atelier.errors import ConfigError, DataError
+from atelier.errors import DataError
+from atelier.stages.find_run import find_run
 from atelier.tracking.run_directory import (
     FORMAT,
     STAGES,
@@ -97,20 +98,44 @@ def open_run(
         Stopped: the disk is full.
     """
     run = find_run(resume) if resume is not None else RunDirectory(runs_root() / flow_run_id)
-    before = read_run(run) if run.run_file.exists() else None
-    if before and not (resume is not None and (recipe or overrides)):
-        with stopped_when_full(run.root):
-            write_run(run, load_stage_config(run.config("report")), None, flow_run_id)
-        return run
-    if before:
+    exists = run.run_file.exists()
+    if exists and resume is None:  # a retried flow run
+        recipe, overrides, run_name = None, [], None
+    config, settled = _configuration(run if exists else None, recipe, overrides, run_name)
+    with stopped_when_full(run.root):
+        if settled is not None:
+            write_stage_configs(config, run)
+        write_run(run, config, settled, flow_run_id)
+    return run
+
+
+def check_opening(
+    recipe: str | None, overrides: Sequence[str], run_name: str | None, resume: str | None
+) -> None:
+    """Refuse what `open_run` would refuse, and write nothing.
+
+    Raises:
+        ConfigError, DataError, PlanError: there is no such run, or it cannot be configured so.
+    """
+    _configuration(None if resume is None else find_run(resume), recipe, overrides, run_name)
+
+
+def _configuration(
+    run: RunDirectory | None, recipe: str | None, overrides: Sequence[str], run_name: str | None
+) -> tuple[RunConfig, list[str] | None]:
+    """The configuration of a new or existing run, and the overrides in it.
+
+    None in their place: nothing is asked of an existing run but to go on, so it keeps its own.
+    """
+    if run is not None:
+        before = read_run(run)
+        if not (recipe or overrides):
+            return load_stage_config(run.config("report")), None
         recipe, overrides = recipe or before["recipe"], [*before["overrides"], *overrides]
     name = [f"tracking.run_name={json.dumps(run_name)}"] if run_name else []
     config = resolve(recipe, [*overrides, *name])
     plan(config)
-    with stopped_when_full(run.root):
-        write_stage_configs(config, run)
-        write_run(run, config, overrides, flow_run_id)
-    return run
+    return config, list(overrides)
 
 
 def read_run(run: RunDirectory) -> dict[str, Any]:
@@ -131,18 +156,6 @@ def read_run(run: RunDirectory) -> dict[str, Any]:
             f"{run.run_file}: not a run file: it must hold digests, recipe and overrides"
         )
     return value
-
-
-def find_run(name: str) -> RunDirectory:
-    """An existing run by its directory or by its id under runs/.
-
-    Raises:
-        ConfigError: there is none.
-    """
-    for path in (Path(name), runs_root() / name):
-        if name and is_file(path / "run.json"):
-            return RunDirectory(path.resolve())
-    raise ConfigError(f"no run {name!r}: neither a run directory nor an id under {runs_root()}")
 
 
 def _git() -> dict[str, Any]:

@@ -1,0 +1,49 @@
+"""Which run somebody means: a directory, an id, or how an id begins, as tables show it."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from pathlib import Path
+
+from atelier.config.paths import is_file, runs_root
+from atelier.errors import ConfigError
+from atelier.tracking.run_directory import RunDirectory
+
+LISTED = 8  # ids in a message that says which runs there are
+
+
+def find_run(name: str) -> RunDirectory:
+    """An existing run by its directory, by its id under runs/, or by how only that id begins.
+
+    Raises:
+        ConfigError: there is none, or several ids begin so.
+    """
+    for path in (Path(name), runs_root() / name):
+        if name and is_file(path / "run.json"):
+            return RunDirectory(path.resolve())
+    ids = [path.parent.name for path in sorted(runs_root().glob("[!.]*/run.json"))]
+    begun = [one for one in ids if name and one.startswith(name)]
+    if len(begun) == 1:
+        return RunDirectory((runs_root() / begun[0]).resolve())
+    if begun:
+        raise ConfigError(f"run {name!r} may be any of {_listed(begun)}: write more of its id")
+    raise ConfigError(
+        f"no run {name!r}: neither a run directory nor an id under {runs_root()}; "
+        + _other_runs(name, ids)
+    )
+
+
+def _other_runs(name: str, ids: Sequence[str]) -> str:
+    """What somebody may have meant who misspelt the beginning of an id."""
+    if not ids:
+        return "there are no runs yet"
+    beginnings = {one[: len(name)] for one in ids} if name else set()
+    close = difflib.get_close_matches(name, beginnings, cutoff=0.7)
+    near = [one for one in ids if one.startswith(tuple(close))]
+    return f"did you mean {' or '.join(near[:3])}?" if near else f"there are {_listed(ids)}"
+
+
+def _listed(ids: Sequence[str]) -> str:
+    more = len(ids) - LISTED
+    return ", ".join(ids[:LISTED]) + (f" and {more} more (`atelier prune`)" if more > 0 else "")
