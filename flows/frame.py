@@ -14,11 +14,13 @@ from prefect.exceptions import TerminationSignal
 from prefect.runtime import flow_run
 from prefect.states import State
 
+from atelier.errors import AtelierError
 from flows.platform.reconcile import reconcile
 from flows.platform.state import running_platform
 from tasks.cancellation import CancellationWatch
 from tasks.identity import announce
 from tasks.outcome import cancelled, state_of
+from tasks.quiet_errors import without_tracebacks
 from tasks.server import UNANSWERED, ask_server
 from tasks.slots import release_leases
 
@@ -33,6 +35,7 @@ def framed(body: Callable[P, R]) -> Callable[P, R | State[Any]]:
 
     @functools.wraps(body)
     def flow_body(*args: P.args, **kwargs: P.kwargs) -> R | State[Any]:
+        without_tracebacks()
         run_id = UUID(str(flow_run.id))
         with CancellationWatch(run_id) as watch:
             try:
@@ -44,7 +47,7 @@ def framed(body: Callable[P, R]) -> Callable[P, R | State[Any]]:
                 return cancelled("Cancelled; everything it had started has ended.")
             except Exception as error:
                 state = state_of(error)
-                if state.is_crashed():
+                if state.is_crashed() and not isinstance(error, AtelierError):
                     logger.error("the run crashed", exc_info=error)
                 return state
             # Also in its last seconds: Prefect would leave such a run Cancelling for ever.

@@ -96,6 +96,16 @@ def test_a_cancel_ends_silent_ranks_that_ignore_sigterm(site: Site, run: Path, s
     assert_cancelled_in_time(site, flow_run)
     time.sleep(6)  # the worker, too, writes a state when the process is gone
     assert site.state(flow_run) == "Cancelled"
+    # The worker's message has taken the place of the flow's.
+    assert f"prefect flow-run retry {flow_run}" in site.log(flow_run)
+    assert "Traceback" not in site.log(flow_run)
+
+
+def test_a_users_error_is_logged_in_words(site: Site):
+    flow_run = site.submit("train", run="nothing")
+    site.wait(lambda: site.state(flow_run) == "Failed")
+    site.wait(lambda: "no run 'nothing'" in site.log(flow_run) and not processes_of_run(flow_run))
+    assert "Traceback" not in site.log(flow_run)
 
 
 def test_a_cancel_needs_no_worker_and_outlives_the_server(site: Site, run: Path, stubborn: Path):

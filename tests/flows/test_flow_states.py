@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 from datetime import UTC, datetime, timedelta
@@ -10,6 +11,7 @@ from uuid import uuid4
 
 import pytest
 from prefect.client.schemas.objects import FlowRun
+from prefect.exceptions import CancelledRun
 from prefect.states import Cancelling, Completed, Pending, Running
 
 from atelier.config.resolve import resolve
@@ -17,7 +19,7 @@ from atelier.errors import ConfigError, PlanError, Stopped
 from atelier.processes.records import identity
 from atelier.stages.train import TrainerCancelled, TrainerCrashed
 from flows.platform.reconcile import PENDING_SECONDS, SILENT_SECONDS, is_abandoned
-from tasks import outcome, slots
+from tasks import outcome, quiet_errors, slots
 from tasks.identity import ATTEMPT, HOST, PID, STARTED
 
 
@@ -48,6 +50,26 @@ def test_an_error_leads_to_a_state_that_says_how_to_go_on(monkeypatch, error, st
 def test_only_crashes_are_retried(error, retried):
     state = SimpleNamespace(result=lambda raise_on_failure: error)
     assert outcome.can_be_retried(None, None, state) is retried
+
+
+@pytest.mark.parametrize(
+    ("error", "kept"),
+    [
+        (ConfigError("bad"), False),
+        (CancelledRun("cancelled"), False),
+        (None, False),
+        (RuntimeError("a bug"), True),
+    ],
+)
+def test_a_traceback_is_logged_of_crashes_only(error, kept):
+    quiet_errors.without_tracebacks()
+    for name in quiet_errors.LOGGERS:
+        log = logging.getLogger(name)
+        words, exception = ("Finished", ()), (type(error), error, None)
+        assert log.filter(log.makeRecord(name, logging.ERROR, "", 0, *words, None))
+        assert (
+            bool(log.filter(log.makeRecord(name, logging.ERROR, "", 0, *words, exception))) is kept
+        )
 
 
 def flow_run(state, age: float = 0.0, **labels) -> FlowRun:

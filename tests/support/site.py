@@ -125,6 +125,22 @@ class Site:
         with self.client as client:
             return client.read_flow_run(run)
 
+    def log(self, run: UUID) -> str:
+        """The run's log, as its page shows it."""
+        from prefect.client.schemas.filters import LogFilter, LogFilterFlowRunId
+
+        with self.client as client:
+            lines = client.read_logs(LogFilter(flow_run_id=LogFilterFlowRunId(any_=[run])))
+        return "\n".join(line.message for line in lines)
+
+    def task_states(self, run: UUID) -> dict[str, str]:
+        from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
+
+        condition = FlowRunFilter(id=FlowRunFilterId(any_=[run]))
+        with self.client as client:
+            tasks = client.read_task_runs(flow_run_filter=condition)
+        return {task.name: task.state_name for task in tasks}
+
     def state(self, run: UUID) -> str:
         return str(self.read(run).state.name)
 
