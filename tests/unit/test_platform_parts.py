@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from pathlib import Path
@@ -61,6 +62,14 @@ def test_prefect_reads_the_same_home_and_heartbeat_from_its_own_file():
     assert settled["PREFECT_FLOWS_HEARTBEAT_FREQUENCY"] == str(own["flows"]["heartbeat_frequency"])
     within = yaml.safe_load((ROOT / "configs/automations/zombie.yaml").read_text())["trigger"]
     assert within["within"] >= 5 * own["flows"]["heartbeat_frequency"]
+
+
+def test_the_zombies_message_is_complete_as_it_stands():
+    """Prefect renders templates in notifications, and not in the message of a state."""
+    file = yaml.safe_load((ROOT / "configs/automations/zombie.yaml").read_text())
+    (action,) = file["actions"]
+    assert "flow-run retry` with this run's id" in action["message"]
+    assert not re.search(r"\bID\b|<|{", action["message"])
 
 
 @pytest.mark.parametrize(
