@@ -15,7 +15,7 @@ from prefect.runtime import flow_run
 from prefect.states import State
 
 from atelier.errors import AtelierError
-from flows.platform.reconcile import reconcile
+from flows.platform.reconcile import end_task_runs, reconcile
 from flows.platform.state import running_platform
 from tasks.cancellation import CancellationWatch
 from tasks.identity import announce
@@ -76,7 +76,9 @@ def _begin(run_id: UUID) -> None:
     with ask_server() as client:
         run = client.read_flow_run(run_id)
         announce(client, run)
-        release_leases(client, run)  # of an attempt that was killed
+        # What an earlier attempt left that was killed.
+        release_leases(client, run)
+        end_task_runs(client, run_id)
     try:
         for line in reconcile():
             logger.warning("%s", line)

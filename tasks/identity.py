@@ -32,6 +32,11 @@ class ProcessIdentity:
     def is_here(self) -> bool:
         return self.host == socket.gethostname()
 
+    @property
+    def is_gone(self) -> bool:
+        """Whether it is known to be dead: of another machine's process, nothing is known."""
+        return self.is_here and not self.lives()
+
     def lives(self) -> bool:
         """Whether it still runs; to be asked on its own machine."""
         return is_alive({"pid": self.pid, "started": self.started})

@@ -9,14 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from uuid import UUID
 
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.filters import (
     FlowFilter,
     FlowFilterName,
     FlowRunFilter,
+    FlowRunFilterId,
     FlowRunFilterState,
     FlowRunFilterStateType,
+    TaskRunFilter,
+    TaskRunFilterState,
+    TaskRunFilterStateType,
 )
 from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.states import Cancelled, Crashed
@@ -28,11 +33,19 @@ from tasks.server import ask_server
 from tasks.slots import release_leases
 
 FLOWS = ("grpo", "prepare", "rewards", "train", "evaluate", "export", "report", "compare")
+OURS = FlowFilter(name=FlowFilterName(any_=list(FLOWS)))
 # A living run says which process it is within a second of its start, and a worker starts a process
 # for a run it has taken within some. One that has not done so after this time will not.
 SILENT_SECONDS = 120.0
 PENDING_SECONDS = 900.0
 UNFINISHED = (StateType.PENDING, StateType.RUNNING, StateType.CANCELLING)
+UNFINISHED_TASK = TaskRunFilter(
+    state=TaskRunFilterState(
+        type=TaskRunFilterStateType(
+            any_=[StateType.PENDING, StateType.RUNNING, StateType.SCHEDULED]
+        )
+    )
+)
 PAGE = 200
 
 
@@ -49,7 +62,34 @@ def reconcile() -> list[str]:
             if is_abandoned(run) and is_abandoned(run := client.read_flow_run(run.id)):
                 lines.append(_end(client, run))
                 release_leases(client, run)
+        for run in broken_off(client):
+            end_task_runs(client, run.id)
     return lines
+
+
+def end_task_runs(client: SyncPrefectClient, run_id: UUID) -> None:
+    """Set unfinished task runs to Crashed, of a flow run that does not work on them any more.
+
+    A killed process leaves them Running, whoever then says of its flow run that it is over.
+    """
+    this = FlowRunFilter(id=FlowRunFilterId(any_=[run_id]))
+    for task_run in client.read_task_runs(flow_run_filter=this, task_run_filter=UNFINISHED_TASK):
+        state = Crashed(message="The process of its flow run is gone.")
+        client.set_task_run_state(task_run.id, state, force=True)
+
+
+def broken_off(client: SyncPrefectClient) -> Iterator[FlowRun]:
+    """Ended flow runs that left task runs unfinished and whose process is gone."""
+    states = FlowRunFilterStateType(any_=[StateType.CRASHED, StateType.CANCELLED])
+    for run in client.read_flow_runs(
+        flow_filter=OURS,
+        flow_run_filter=FlowRunFilter(state=FlowRunFilterState(type=states)),
+        task_run_filter=UNFINISHED_TASK,
+        limit=PAGE,  # the next reconciliation does the rest
+    ):
+        process = process_of(run)
+        if process is None or process.is_gone:
+            yield run
 
 
 def is_abandoned(run: FlowRun) -> bool:
@@ -61,7 +101,7 @@ def is_abandoned(run: FlowRun) -> bool:
         return False
     process = None if run.state.is_pending() else process_of(run)
     if process is not None:
-        return process.is_here and not process.lives()
+        return process.is_gone
     patience = PENDING_SECONDS if run.state.is_pending() else SILENT_SECONDS
     return datetime.now(UTC) - run.state.timestamp > timedelta(seconds=patience)
 
@@ -72,7 +112,7 @@ def unfinished(client: SyncPrefectClient) -> Iterator[FlowRun]:
     found: list[FlowRun] = []
     while True:
         page = client.read_flow_runs(
-            flow_filter=FlowFilter(name=FlowFilterName(any_=list(FLOWS))),
+            flow_filter=OURS,
             flow_run_filter=FlowRunFilter(state=FlowRunFilterState(type=states)),
             limit=PAGE,
             offset=len(found),
@@ -83,7 +123,9 @@ def unfinished(client: SyncPrefectClient) -> Iterator[FlowRun]:
 
 
 def _end(client: SyncPrefectClient, run: FlowRun) -> str:
-    again = f"prefect flow-run retry {run.id}" if run.deployment_id else "atelier run --resume"
+    resumed = run.parameters.get("resume") or run.id
+    by_hand = f"atelier run --resume {resumed}"
+    again = f"prefect flow-run retry {run.id}" if run.deployment_id else by_hand
     message = f"Its process is gone. To go on from its last checkpoint: {again}"
     cancelling = run.state is not None and run.state.is_cancelling()
     state = Cancelled(message=message) if cancelling else Crashed(message=message)

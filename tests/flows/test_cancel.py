@@ -145,6 +145,8 @@ def test_killed_guard_and_killed_flow_leave_nothing_and_a_retry_completes(
     ended = site.read(flow_run)
     assert ended.state.is_completed(), ended.state.message
     assert ended.run_count == 2
+    twice = [("baseline", "Completed")] * 2
+    assert site.task_states(flow_run) == [*twice, ("train", "Completed"), ("train", "Crashed")]
     assert read_record(run / "train")["status"] == "done"
     assert not list(run.glob("train.old-*")), "it went on in the same directory"
 
@@ -165,6 +167,7 @@ def test_killed_worker_and_flow_leave_no_process_and_no_running_state(
         assert site.state(flow_run) == "Crashed"
         assert f"prefect flow-run retry {flow_run}" in site.read(flow_run).state.message
         assert taken_slots(site) == 0
+        assert site.task_states(flow_run) == [("baseline", "Completed"), ("train", "Crashed")]
     finally:
         site.start_worker()
 

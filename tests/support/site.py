@@ -133,13 +133,14 @@ class Site:
             lines = client.read_logs(LogFilter(flow_run_id=LogFilterFlowRunId(any_=[run])))
         return "\n".join(line.message for line in lines)
 
-    def task_states(self, run: UUID) -> dict[str, str]:
+    def task_states(self, run: UUID) -> list[tuple[str, str]]:
+        """(task, state) of every attempt."""
         from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 
         condition = FlowRunFilter(id=FlowRunFilterId(any_=[run]))
         with self.client as client:
             tasks = client.read_task_runs(flow_run_filter=condition)
-        return {task.name: task.state_name for task in tasks}
+        return sorted((task.name, task.state_name) for task in tasks)
 
     def state(self, run: UUID) -> str:
         return str(self.read(run).state.name)
