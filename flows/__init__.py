@@ -4,6 +4,6 @@ Importing the package settles Prefect's environment (platform/environment.py), w
 before prefect itself is imported.
 """
 
-from flows.platform.environment import settle
+from flows.local_platform.environment import settle
 
 settle()

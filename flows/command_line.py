@@ -21,7 +21,7 @@ from atelier.stages import quiet
 from atelier.stages.closing import closing_words
 from atelier.stages.console import show_logs
 from atelier.stages.run_file import check_opening
-from flows.platform.server import prefect_server, require_chosen_server
+from flows.local_platform.server import prefect_server, require_chosen_server
 
 CRASHED, INTERRUPTED, CANCELLED = 1, 130, 143
 

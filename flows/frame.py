@@ -15,8 +15,8 @@ from prefect.runtime import flow_run
 from prefect.states import State
 
 from atelier.errors import AtelierError
-from flows.platform.reconcile import end_task_runs, reconcile
-from flows.platform.state import running_platform
+from flows.local_platform.reconcile import end_task_runs, reconcile
+from flows.local_platform.state import running_platform
 from tasks.cancellation import CancellationWatch
 from tasks.identity import announce
 from tasks.outcome import cancelled, state_of

@@ -1,5 +1,5 @@
 """Which process a flow run is, written on the run itself: whoever finds it Running later can tell
-whether anybody still works on it (flows/platform/reconcile.py).
+whether anybody still works on it (flows/local_platform/reconcile.py).
 
 Labels on the server and not a file: they are where the run is, also for another checkout, and a
 retry writes over them.

@@ -21,7 +21,7 @@ from typing import Any
 import psutil
 import pytest
 
-from flows.platform.loopback import free_port
+from flows.local_platform.loopback import free_port
 from tests.flows.conftest import Place, processes_of, wait_for_end
 
 VICTIMS = ("trainer", "flow", "worker", "machine")

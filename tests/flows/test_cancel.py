@@ -209,7 +209,9 @@ def taken_slots(site: Site) -> int:
 
 
 def reconcile(site: Site) -> str:
-    script = "import flows\nfrom flows.platform.reconcile import reconcile\nprint(*reconcile())"
+    script = (
+        "import flows\nfrom flows.local_platform.reconcile import reconcile\nprint(*reconcile())"
+    )
     done = subprocess.run(
         [sys.executable, "-c", script], env=site.environment, capture_output=True, text=True
     )

@@ -39,7 +39,7 @@ PREPARE = "import sys; from flows.prepare import prepare; run = prepare(override
 TRAIN = "from flows.train import train; train(str(run))"
 TWO_AT_ONCE = f"""
 import os, subprocess, sys
-from flows.platform.server import prefect_server
+from flows.local_platform.server import prefect_server
 from prefect.settings import PREFECT_API_URL
 with prefect_server():
     environment = os.environ | {{"PREFECT_API_URL": PREFECT_API_URL.value()}}

@@ -18,7 +18,7 @@ from atelier.config.resolve import resolve
 from atelier.errors import ConfigError, PlanError, Stopped
 from atelier.processes.records import identity
 from atelier.stages.train import TrainerCancelled, TrainerCrashed
-from flows.platform.reconcile import PENDING_SECONDS, SILENT_SECONDS, is_abandoned
+from flows.local_platform.reconcile import PENDING_SECONDS, SILENT_SECONDS, is_abandoned
 from tasks import outcome, quiet_errors, slots
 from tasks.identity import ATTEMPT, HOST, PID, STARTED
 

@@ -173,7 +173,7 @@ def test_ctrl_c_during_training_leaves_no_process_and_keeps_the_checkpoint(copie
 def test_a_temporary_server_dies_with_a_killed_command(place: Place):
     script = (
         "import flows, time\n"
-        "from flows.platform.server import prefect_server\n"
+        "from flows.local_platform.server import prefect_server\n"
         "with prefect_server():\n    print('up', flush=True)\n    time.sleep(60)\n"
     )
     process = subprocess.Popen(

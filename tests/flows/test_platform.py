@@ -23,7 +23,7 @@ import pytest
 import yaml
 
 from atelier.tracking.run_directory import RunDirectory
-from flows.platform.catching_up import runs_behind
+from flows.local_platform.catching_up import runs_behind
 from tests.flows.conftest import processes_of, wait_for_end
 from tests.support.fake_run import finish, open_fake_run, write_steps
 from tests.support.platform_place import ROOT, PlatformPlace
@@ -218,7 +218,7 @@ def test_a_failed_run_is_told_to_the_webhook(
 
 def test_a_command_uses_the_platforms_server(platform: PlatformPlace):
     script = (
-        "import flows\nfrom flows.platform.server import prefect_server\n"
+        "import flows\nfrom flows.local_platform.server import prefect_server\n"
         "from prefect.settings import PREFECT_API_URL\n"
         "with prefect_server(): print(PREFECT_API_URL.value())\n"
     )

@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from flows.platform.loopback import free_port
+from flows.local_platform.loopback import free_port
 
 WARM = ["deepspeed", "atelier.training.worker", "atelier.rewards.ocr_engine"]
 SECONDS = 300.0

@@ -58,8 +58,8 @@ class Site:
         return SyncPrefectClient(self.url)
 
     def start_server(self) -> None:
-        from flows.platform.loopback import answers
-        from flows.platform.server import server_command
+        from flows.local_platform.loopback import answers
+        from flows.local_platform.server import server_command
 
         log = self.root / "server.log"
         command = server_command(self.url)
@@ -179,9 +179,9 @@ def guards_of_run(run: UUID) -> list[psutil.Process]:
 @contextmanager
 def prefect_site(root: Path, environment: Mapping[str, str], gpu_slots: int) -> Iterator[Site]:
     """A server with the deployments, one worker, and a limit `gpu`."""
-    from flows.platform.environment import for_services
-    from flows.platform.loopback import free_port
-    from flows.platform.server import server_environment
+    from flows.local_platform.environment import for_services
+    from flows.local_platform.loopback import free_port
+    from flows.local_platform.server import server_environment
 
     url = f"http://127.0.0.1:{free_port()}/api"
     own = {**for_services(url, environment), "PREFECT_WORKER_QUERY_SECONDS": "1"}

@@ -11,10 +11,10 @@ import pytest
 import yaml
 
 from atelier.errors import ConfigError
-from flows.platform import environment, supervisor
-from flows.platform.loopback import is_loopback
-from flows.platform.services import Service
-from flows.platform.state import Platform
+from flows.local_platform import environment, supervisor
+from flows.local_platform.loopback import is_loopback
+from flows.local_platform.services import Service
+from flows.local_platform.state import Platform
 
 ROOT = Path(__file__).parents[2]
 
@@ -83,7 +83,7 @@ def test_loopback(url: str, local: bool):
 def test_a_platform_whose_supervisor_is_gone_is_none(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
-    from flows.platform.state import running_platform
+    from flows.local_platform.state import running_platform
 
     monkeypatch.setenv("PREFECT_HOME", str(tmp_path))
     assert running_platform() is None

@@ -19,7 +19,7 @@ def up(gpu_slots: int | None) -> None:
     Prefect server and UI, a worker, MLflow UI; registers the deployments. Done again, it brings
     them up to date.
     """
-    from flows.platform.up import up as start
+    from flows.local_platform.up import up as start
 
     start(gpu_slots, click.echo)
 
@@ -31,7 +31,7 @@ def down(force: bool) -> None:
 
     Refuses while flow runs are running, unless forced.
     """
-    from flows.platform.down import down as stop
+    from flows.local_platform.down import down as stop
 
     stop(force, click.echo)
 

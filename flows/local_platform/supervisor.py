@@ -1,6 +1,6 @@
 """Keeps the platform's services alive, in a session of its own; started by `atelier up`.
 
-    python -m flows.platform.supervisor --api-url URL --mlflow-url URL [--server] [--mlflow-port N]
+    python -m flows.local_platform.supervisor --api-url URL --mlflow-url URL [--server] ...
 
 A service that ends is started again, after a pause that grows while it keeps ending. SIGTERM ends
 all of them. However this process ends, they end with it: each has a guard (atelier.processes).
@@ -20,9 +20,9 @@ from collections.abc import Sequence
 from atelier.processes.locks import hold
 from atelier.processes.supervised import SupervisedProcess
 from atelier.tracking.mlflow_store import project_uri
-from flows.platform.catching_up import CatchingUp, StoreCreation
-from flows.platform.services import Service, mlflow_ui, prefect_server, prefect_worker
-from flows.platform.state import Platform, forget, lock_file, worker_permit
+from flows.local_platform.catching_up import CatchingUp, StoreCreation
+from flows.local_platform.services import Service, mlflow_ui, prefect_server, prefect_worker
+from flows.local_platform.state import Platform, forget, lock_file, worker_permit
 
 POLL_SECONDS = 0.2
 # After a service ended: the first pause, the longest, and what counts as having run well.
@@ -116,7 +116,7 @@ class Supervisor:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m flows.platform.supervisor")
+    parser = argparse.ArgumentParser(prog="python -m flows.local_platform.supervisor")
     parser.add_argument("--api-url", required=True)
     parser.add_argument("--mlflow-url", required=True)
     parser.add_argument("--server", action="store_true", help="run the Prefect server")

@@ -16,8 +16,8 @@ from atelier.processes.supervised import SupervisedProcess
 from atelier.stages.run_file import runs_root
 from atelier.tracking.mlflow_store import creation_lock, sqlite_path
 from atelier.tracking.run_directory import RunDirectory, read_json_object
-from flows.platform.loopback import answers
-from flows.platform.state import logs
+from flows.local_platform.loopback import answers
+from flows.local_platform.state import logs
 
 # Sending what an outage kept back ends after this time, and goes on at the next `up`.
 CATCH_UP_SECONDS = 900.0

@@ -21,9 +21,9 @@ from prefect.exceptions import ObjectNotFound
 
 from atelier.config.paths import repository_root
 from atelier.errors import AtelierError
-from flows.platform.environment import for_services, prefect_home
-from flows.platform.services import WORK_POOL
-from flows.platform.state import logs
+from flows.local_platform.environment import for_services, prefect_home
+from flows.local_platform.services import WORK_POOL
+from flows.local_platform.state import logs
 
 GPU_SLOTS, DVC_SLOTS = "gpu", "dvc"
 

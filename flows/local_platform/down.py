@@ -13,9 +13,9 @@ import psutil
 
 from atelier.errors import AtelierError
 from atelier.processes.leftovers import clean_up
-from flows.platform.loopback import answers
-from flows.platform.server import talking_to
-from flows.platform.state import Platform, forget, logs, running_platform
+from flows.local_platform.loopback import answers
+from flows.local_platform.server import talking_to
+from flows.local_platform.state import Platform, forget, logs, running_platform
 
 if TYPE_CHECKING:
     from prefect.client.schemas.objects import FlowRun
@@ -70,7 +70,7 @@ def _live_runs(platform: Platform, force: bool) -> list[LiveRun]:
     if not answers(platform.health_url):
         return []
     with talking_to(platform.api_url):
-        from flows.platform.reconcile import is_abandoned, unfinished
+        from flows.local_platform.reconcile import is_abandoned, unfinished
         from tasks.server import UNANSWERED, ask_server
 
         try:

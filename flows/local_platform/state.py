@@ -9,7 +9,7 @@ from pathlib import Path
 from atelier.errors import DataError
 from atelier.processes.records import identity, is_alive
 from atelier.tracking.run_directory import read_json_object, write_json
-from flows.platform.environment import prefect_home
+from flows.local_platform.environment import prefect_home
 
 
 @dataclass

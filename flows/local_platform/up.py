@@ -19,11 +19,11 @@ from atelier.errors import AtelierError, ConfigError
 from atelier.processes.leftovers import clean_up
 from atelier.processes.records import TOKEN
 from atelier.tracking.mlflow_store import project_uri, sqlite_path
-from flows.platform.environment import chosen_api_url, platform_api_url
-from flows.platform.loopback import HOST, answers, free_port, is_free, is_loopback
-from flows.platform.server import require_chosen_server, talking_to
-from flows.platform.services import WORK_POOL, WORKER
-from flows.platform.state import Platform, health_url, logs, running_platform, worker_permit
+from flows.local_platform.environment import chosen_api_url, platform_api_url
+from flows.local_platform.loopback import HOST, answers, free_port, is_free, is_loopback
+from flows.local_platform.server import require_chosen_server, talking_to
+from flows.local_platform.services import WORK_POOL, WORKER
+from flows.local_platform.state import Platform, health_url, logs, running_platform, worker_permit
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
@@ -68,7 +68,7 @@ def up(gpu_slots: int | None, say: Say) -> None:
 
 def _import_prefect() -> None:
     for name in ("automations", "reconcile", "registration"):
-        importlib.import_module(f"flows.platform.{name}")
+        importlib.import_module(f"flows.local_platform.{name}")
 
 
 # Starting --------------------------------------------------------------------------------------
@@ -90,7 +90,7 @@ def _start(say: Say) -> Platform:
     logs().mkdir(parents=True, exist_ok=True)
     with _supervisor_log().open("ab") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "flows.platform.supervisor", *arguments],
+            [sys.executable, "-m", "flows.local_platform.supervisor", *arguments],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
@@ -176,9 +176,9 @@ def _prepare(platform: Platform, gpu_slots: int | None, say: Say) -> int:
 def _register(
     client: SyncPrefectClient, platform: Platform, gpu_slots: int | None, say: Say
 ) -> int:
-    from flows.platform.automations import register_automations
-    from flows.platform.reconcile import reconcile
-    from flows.platform.registration import create_limits, create_work_pool, deploy
+    from flows.local_platform.automations import register_automations
+    from flows.local_platform.reconcile import reconcile
+    from flows.local_platform.registration import create_limits, create_work_pool, deploy
 
     create_work_pool(client)
     slots = create_limits(client, gpu_slots)

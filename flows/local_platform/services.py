@@ -11,10 +11,10 @@ from pathlib import Path
 from atelier.config.paths import repository_root
 from atelier.processes.supervised import SupervisedProcess
 from atelier.tracking.mlflow_store import artifacts_beside, sqlite_path
-from flows.platform.environment import for_services
-from flows.platform.loopback import HOST
-from flows.platform.server import server_command, server_environment
-from flows.platform.state import logs
+from flows.local_platform.environment import for_services
+from flows.local_platform.loopback import HOST
+from flows.local_platform.server import server_command, server_environment
+from flows.local_platform.state import logs
 
 WORK_POOL = "atelier"
 WORKER = "atelier"

@@ -20,9 +20,9 @@ from urllib.parse import urlsplit
 from atelier.config.paths import repository_root
 from atelier.errors import AtelierError, ConfigError
 from atelier.processes.supervised import SupervisedProcess
-from flows.platform.environment import chosen_api_url, for_services
-from flows.platform.loopback import HOST, answers, free_port
-from flows.platform.state import health_url, logs, running_platform
+from flows.local_platform.environment import chosen_api_url, for_services
+from flows.local_platform.loopback import HOST, answers, free_port
+from flows.local_platform.state import health_url, logs, running_platform
 
 logger = logging.getLogger("atelier")
 
