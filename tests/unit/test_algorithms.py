@@ -78,7 +78,7 @@ def test_asymmetric_clipping() -> None:
 
 
 def _kl_statistics(kind, noise_level: float) -> dict[str, torch.Tensor]:
-    step = steps_of(torch.tensor([1.0, 0.8, 0.5, 0.0], dtype=torch.float64))[1]
+    step = steps_of([1.0, 0.8, 0.5, 0.0])[1]
     x = torch.tensor([[0.5, -1.0]], dtype=torch.float64)
     v = torch.tensor([[-0.3, 0.6]], dtype=torch.float64, requires_grad=True)
     v_ref = torch.tensor([[-0.1, 0.5]], dtype=torch.float64)
@@ -89,7 +89,7 @@ def _kl_statistics(kind, noise_level: float) -> dict[str, torch.Tensor]:
         "reference_velocity": v_ref[:, None],
         "mean": new.mean[:, None],
         "reference_mean": reference.mean[:, None],
-        "kl_std": torch.tensor([new.kl_std], dtype=torch.float64),
+        "kl_std": torch.tensor([[new.kl_std]], dtype=torch.float64),
     }
 
 
@@ -122,7 +122,7 @@ def test_k3_is_zero_at_the_reference_and_positive_elsewhere() -> None:
 
 @pytest.mark.parametrize("beta", [0.0, 0.5])
 def test_every_loss_term_has_a_gradient(beta: float) -> None:
-    algorithm = Grpo(AlgorithmConfig(beta=beta, clip_range=0.1, kl="velocity"))
+    algorithm = Grpo(AlgorithmConfig(beta=beta, kl="velocity"), (0.1, 0.1))
     log_prob = torch.zeros(2, 1, requires_grad=True)
     v = torch.ones(2, 1, 3, requires_grad=True)
     replay = Replay(log_prob, {"velocity": v, "reference_velocity": torch.zeros(2, 1, 3)})
@@ -136,7 +136,7 @@ def test_every_loss_term_has_a_gradient(beta: float) -> None:
 
 
 def test_split_clip_fractions_count_only_where_the_clip_acts() -> None:
-    algorithm = Grpo(AlgorithmConfig(clip_range=0.1))
+    algorithm = Grpo(AlgorithmConfig(), (0.1, 0.1))
     log_prob = torch.tensor([[0.5], [0.5], [-0.5], [-0.5]])
     advantages = torch.tensor([1.0, -1.0, 1.0, -1.0])
     metrics = algorithm.loss(Replay(log_prob), torch.zeros(4, 1), advantages).metrics

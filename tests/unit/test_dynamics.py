@@ -6,12 +6,13 @@ import pytest
 import torch
 from diffusers import FlowMatchEulerDiscreteScheduler
 
+from atelier.config.log_probs import USUAL_LOG_PROBS
 from atelier.config.schema import WindowConfig
-from atelier.dynamics.transitions import DYNAMICS, Step, cps, flow_sde, ode, steps_of
+from atelier.dynamics.log_probs import LOG_PROBS
+from atelier.dynamics.transitions import TRANSITIONS, Step, cps, flow_sde, ode, steps_of
 from atelier.dynamics.windows import draw_window
 
-SIGMAS = torch.tensor([1.0, 0.8, 0.5, 0.0], dtype=torch.float64)
-STEPS = steps_of(SIGMAS)
+STEPS = steps_of([1.0, 0.8, 0.5, 0.0])
 X = torch.tensor([[0.5, -1.0]], dtype=torch.float64)
 V = torch.tensor([[-0.3, 0.6]], dtype=torch.float64)
 X_NEXT = torch.tensor([[1.0, -0.5]], dtype=torch.float64)
@@ -28,6 +29,16 @@ GOLDEN = {
         ((0.437984, -0.875967), 0.475528, -0.228607),
         ((0.65, -1.3), 0.0, -0.381250),
     ],
+    ("dance_sde", 0.3): [
+        ((0.5555, -1.111), 0.134164, -6.839431),
+        ((0.582575, -1.16515), 0.164317, -4.822870),
+        ((0.63425, -1.2685), 0.212132, -3.392644),
+    ],
+    ("wan_sde", 1.0): [
+        ((0.528, -1.056), 0.357771, -0.929982),
+        ((0.556208, -1.112416), 0.350542, -1.034412),
+        ((0.622, -1.244), 0.282843, -1.832387),
+    ],
 }
 
 
@@ -35,10 +46,11 @@ GOLDEN = {
 @pytest.mark.parametrize("index", range(3))
 def test_golden_transitions(kind: str, noise_level: float, index: int) -> None:
     mean, std, log_prob = GOLDEN[kind, noise_level][index]
-    transition = DYNAMICS[kind].transition(X, V, STEPS[index], noise_level)
+    transition = TRANSITIONS[kind](X, V, STEPS[index], noise_level)
     assert transition.mean[0].tolist() == pytest.approx(mean, abs=1e-6)
     assert transition.std == pytest.approx(std, abs=1e-6)
-    assert DYNAMICS[kind].log_prob(X_NEXT, transition).item() == pytest.approx(log_prob, abs=1e-6)
+    form = LOG_PROBS[USUAL_LOG_PROBS[kind]].function
+    assert form(X_NEXT, transition, X).item() == pytest.approx(log_prob, abs=1e-6)
 
 
 @pytest.mark.parametrize("index", range(3))
@@ -46,7 +58,7 @@ def test_without_noise_every_kind_is_the_euler_step(index: int) -> None:
     golden = [(0.56, -1.12), (0.59, -1.18), (0.65, -1.3)][index]
     step = STEPS[index]
     assert ode(X, V, step)[0].tolist() == pytest.approx(golden, abs=1e-12)
-    for kind in (flow_sde, cps):
+    for kind in TRANSITIONS.values():
         transition = kind(X, V, step, 0.0)
         assert transition.std == 0
         assert torch.allclose(transition.mean, ode(X, V, step))
@@ -84,7 +96,7 @@ def test_published_ten_step_schedule_of_sd3() -> None:
     scheduler.set_timesteps(10)
     golden = [1, 0.960129, 0.913349, 0.857692, 0.790368, 0.707278]
     golden += [0.602151, 0.464876, 0.278049, 0.008929, 0]
-    steps = steps_of(scheduler.sigmas)
+    steps = steps_of(scheduler.sigmas.tolist())
     assert [step.sigma for step in steps] == pytest.approx(golden[:-1], abs=1e-6)
     assert [step.sigma_next for step in steps] == pytest.approx(golden[1:], abs=1e-6)
 

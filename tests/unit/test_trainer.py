@@ -64,7 +64,7 @@ def run_trainer(root: Path, settings: RunConfig, missing_every: int = 0) -> list
             Trainer(
                 settings,
                 policy,
-                Grpo(settings.algorithm),
+                Grpo.of(settings),
                 rewards,
                 engine,
                 session,

@@ -18,7 +18,8 @@ from torch import Tensor
 from atelier.algorithms.advantages import group_advantages
 from atelier.algorithms.kl import KL_FORMS, Statistics
 from atelier.algorithms.policy_loss import clipped_policy_loss
-from atelier.config.schema import AlgorithmConfig
+from atelier.config.log_probs import clip_ranges
+from atelier.config.schema import AlgorithmConfig, RunConfig
 
 
 class Replayed(Protocol):
@@ -29,6 +30,9 @@ class Replayed(Protocol):
 
     @property
     def statistics(self) -> Statistics: ...
+
+    @property
+    def weight(self) -> Tensor | None: ...  # [B, A]
 
 
 @dataclass(frozen=True)
@@ -41,9 +45,18 @@ class LossTerms:
 
 @dataclass(frozen=True)
 class Grpo:
-    """The algorithm of a run, built from its configuration section."""
+    """The algorithm of a run.
+
+    Attributes:
+        clip_range: how far the ratio may be below and above 1.
+    """
 
     config: AlgorithmConfig
+    clip_range: tuple[float, float]
+
+    @classmethod
+    def of(cls, config: RunConfig) -> Grpo:
+        return cls(config.algorithm, clip_ranges(config))
 
     @property
     def needs_reference(self) -> bool:
@@ -57,11 +70,8 @@ class Grpo:
     def loss(self, replay: Replayed, old_log_prob: Tensor, advantages: Tensor) -> LossTerms:
         """Loss of replayed actions. old_log_prob [B, A]; advantages [B]."""
         config = self.config
-        clip_high = config.clip_range_high or config.clip_range
         signed = advantages[:, None]
-        policy = clipped_policy_loss(
-            replay.log_prob, old_log_prob, signed, config.clip_range, clip_high
-        )
+        policy = clipped_policy_loss(replay.log_prob, old_log_prob, signed, *self.clip_range)
         metrics = {
             "loss/policy": policy.loss.detach(),
             "log_ratio": policy.log_ratio,
@@ -72,7 +82,7 @@ class Grpo:
             "clip/positive": (policy.clipped_above & (signed > 0)).float(),
             "clip/negative": (policy.clipped_below & (signed < 0)).float(),
         }
-        loss = policy.loss
+        loss = policy.loss if replay.weight is None else policy.loss * replay.weight
         if self.needs_reference:
             kl = KL_FORMS[config.kl](replay.statistics)
             metrics["kl"] = kl.detach()
@@ -90,4 +100,4 @@ def ratio_gap(log_prob: Tensor, old_log_prob: Tensor) -> dict[str, float]:
     }
 
 
-ALGORITHMS = {"flow_grpo": Grpo}
+ALGORITHMS = {"flow_grpo": Grpo.of}

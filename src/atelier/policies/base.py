@@ -46,10 +46,12 @@ class Rollout:
 
 @dataclass(frozen=True)
 class Replay:
-    """Log-probs [B, n] of n replayed actions, and the statistics the chosen KL needs."""
+    """n replayed actions: log-probs [B, n], the statistics the chosen KL needs, and by what each
+    policy loss is multiplied [B, n], where the form of the log-probs asks for it."""
 
     log_prob: Tensor
     statistics: Mapping[str, Tensor] = field(default_factory=dict)
+    weight: Tensor | None = None
 
 
 class Policy(Protocol):

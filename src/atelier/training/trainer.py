@@ -185,11 +185,11 @@ class Trainer:
         gap = ratio_gap(log_ratio, torch.zeros_like(log_ratio))
         if self.session.first_step_of_this_life(step):
             self.journal.event("replay_gate", step, **gap)
-        limit = self.config.train.replay_gate * self.config.algorithm.clip_range
+        limit = self.config.train.replay_gate * min(self.algorithm.clip_range)
         if gap["mean"] > limit:
             raise Stopped(
                 f"step {step}: the replayed rollout has a mean |ratio-1| of {gap['mean']:.2e}, "
-                f"above train.replay_gate x algorithm.clip_range = {limit:.2e}. Likely causes: a "
+                f"above train.replay_gate x the clip range = {limit:.2e}. Likely causes: a "
                 "16-bit policy.dtype (set rollout.old_log_prob=recompute), or weights changed "
                 "between rollout and replay. No weight was changed by this step"
             )

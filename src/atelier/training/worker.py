@@ -50,9 +50,14 @@ def _train(config: RunConfig, run: RunDirectory, world: World) -> None:
     heldout_prompts = read_prompts(run.data / "heldout.parquet")
     identity = digest([stage_digest(config, "train"), content_digest(train_prompts)])
     policy = SD3Policy.load(
-        config.policy, config.rollout, config.evaluation, config.train.seed, world.device
+        config.policy,
+        config.rollout,
+        config.evaluation,
+        config.train.seed,
+        world.device,
+        world.rank,
     )
-    algorithm = ALGORITHMS[config.algorithm.name](config.algorithm)
+    algorithm = ALGORITHMS[config.algorithm.name](config)
     if algorithm.needs_reference:
         if config.algorithm.kl not in policy.kl_forms:
             raise PlanError(f"algorithm.kl: {config.algorithm.kl} is not defined for this policy")
