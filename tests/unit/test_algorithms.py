@@ -10,7 +10,8 @@ from atelier.algorithms.grpo import Grpo, ratio_gap
 from atelier.algorithms.kl import k3, latent_mean, velocity
 from atelier.algorithms.policy_loss import clipped_policy_loss
 from atelier.config.schema import AlgorithmConfig, EmaConfig
-from atelier.dynamics.transitions import cps, flow_sde, steps_of
+from atelier.dynamics.log_probs import gaussian_mean, ratio_norm
+from atelier.dynamics.transitions import Transition, cps, flow_sde, steps_of, wan_sde
 from atelier.policies.base import Replay
 from atelier.training.ema import Ema, ema_decay
 
@@ -70,6 +71,40 @@ def test_golden_policy_loss() -> None:
     assert loss.clipped_below.float().mean() == 0.25
 
 
+def _guarded(x, v_old, v_new, draws) -> tuple[torch.Tensor, float, list[Transition]]:
+    """Log-ratio of ratio_norm at step .8 -> .5, and 1 / h."""
+    step = steps_of([1.0, 0.8, 0.5, 0.0])[1]
+    old, new = flow_sde(x, v_old, step, 0.7), flow_sde(x, v_new, step, 0.7)
+    x_next = old.mean + old.std * draws
+    difference = ratio_norm(x_next, new, draws) - ratio_norm(x_next, old, draws)
+    return difference, -1 / step.dt, [old, new]
+
+
+def test_golden_guard() -> None:
+    rows = [
+        [(0.5, -1), (0.2, 0.4)],
+        [(-0.3, 0.6), (0.1, -0.2)],
+        [(-0.2, 0.5), (0.4, -0.6)],
+        [(1, -0.5), (0.25, 2)],
+    ]
+    x, v_old, v_new, draws = (torch.tensor(row, dtype=torch.float64) for row in rows)
+    log_ratio, weight, (old, new) = _guarded(x, v_old, v_new, draws)
+    assert old.mean.flatten().tolist() == pytest.approx([0.4283, -0.8566, 0.08915, 0.3277])
+    assert new.mean.flatten().tolist() == pytest.approx([0.39095, -0.81925, -0.0229, 0.4771])
+    x_next = old.mean + old.std * draws
+    plain = gaussian_mean(x_next, new, draws) - gaussian_mean(x_next, old, draws)
+    assert plain.tolist() == pytest.approx([-0.037717, 0.161739], abs=1e-6)
+    assert log_ratio.exp().tolist() == pytest.approx([0.972376, 1.144988], abs=1e-6)
+    # A sample's correction is its own: the original's, shared by a micro-batch, gives .977475.
+    bias = ((new.mean - old.mean) ** 2).mean(1) / (2 * old.std**2)
+    assert torch.allclose(log_ratio, (plain + bias) * old.std)
+
+    replay = Replay(log_ratio[:, None], weight=torch.full((2, 1), weight))
+    algorithm = Grpo(AlgorithmConfig(), (2e-6, 2e-6))
+    terms = algorithm.loss(replay, torch.zeros(2, 1), torch.tensor([1.0, -1.0]))
+    assert terms.loss.mean().item() == pytest.approx(0.287686, abs=1e-6)
+
+
 def test_asymmetric_clipping() -> None:
     log_ratio = torch.tensor([[0.15], [-0.15]])
     loss = clipped_policy_loss(log_ratio, torch.zeros(2, 1), torch.ones(2, 1), 0.1, 0.2)
@@ -94,7 +129,8 @@ def _kl_statistics(kind, noise_level: float) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize(
-    ("kind", "noise_level", "golden"), [(flow_sde, 0.7, 0.00088968), (cps, 0.8, 0.00753081)]
+    ("kind", "noise_level", "golden"),
+    [(flow_sde, 0.7, 0.00088968), (cps, 0.8, 0.00753081), (wan_sde, 1.0, 0.01011677)],
 )
 def test_golden_latent_mean_kl(kind, noise_level: float, golden: float) -> None:
     statistics = _kl_statistics(kind, noise_level)

@@ -32,7 +32,7 @@ def draw_window(
     low, high = config.bounds(num_steps)
     if config.strategy == "all":
         return range(low, high)
-    if config.strategy == "fast":
+    if not config.moves:
         owner = {"step": (), "group": ("group", group), "rank": ("rank", rank)}[config.scope]
         draw = random.Random(key("window", seed, step, *owner))
         start = draw.randint(low, high - config.size)
