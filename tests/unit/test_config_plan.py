@@ -116,6 +116,9 @@ def test_two_processes_share_the_micro_batches() -> None:
         (["train.prompts_per_step=4096"], "train.prompts_per_step: 4096 is more than data.train"),
         (["data.heldout_prompts=100"], "evaluation.prompts: 256 is more than data.heldout_prompts"),
         (["data.source=ocr_text", "data.path=no/such.txt"], "data.path: there is no file no/such"),
+        (["data.source=ocr_text", "data.path=no/such"], "no/such, and no folder with train.txt"),
+        (["data.source=ocr_text", "data.path=docs"], "data.path: there is no file docs/train.txt"),
+        (["data.source=geneval", "data.path=docs"], "there is no file docs/train_metadata.jsonl"),
     ],
 )
 def test_an_impossible_plan_names_its_field(overrides: list[str], field: str) -> None:

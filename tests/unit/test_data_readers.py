@@ -56,6 +56,13 @@ def test_ocr_text(tmp_path):
     assert prompts[0].text == 'A sign "Open 24h" at dusk'
 
 
+def test_plain(tmp_path):
+    text = 'a dog\r\n\n a cat "sat" \n'
+    prompts = read_prompts_file("plain", _file(tmp_path, text))
+    assert [one.text for one in prompts] == ["a dog", 'a cat "sat"']
+    assert [one.metadata for one in prompts] == [{}, {}]
+
+
 def test_geneval(tmp_path):
     other = {
         "tag": "position",

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from atelier.config.memory import Memory, ModelFacts, estimate, read_model_facts
-from atelier.config.paths import from_root, is_file, tracking_file
+from atelier.config.paths import from_root, is_file
+from atelier.config.prompt_files import FOLDER_FILES, can_be_had, prompt_files
 from atelier.config.rewards import RewardsConfig
 from atelier.config.schema import RunConfig
 from atelier.config.space import space_warnings
@@ -24,7 +25,7 @@ SMALLEST_STEADY_MICRO_BATCH = 8
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 # Prompt formats that carry no text to be read in the image.
-_WITHOUT_TARGET = ("geneval", "unigenbench", "paircomp")
+_WITHOUT_TARGET = ("plain", "geneval", "unigenbench", "paircomp")
 
 
 @dataclass(frozen=True)
@@ -193,12 +194,12 @@ def _reward_rejections(config: RunConfig) -> Iterator[tuple[str, str]]:
 
 def _data_rejections(config: RunConfig) -> Iterator[tuple[str, str]]:
     data, evaluation = config.data, config.evaluation
-    for name in ("path", "heldout_path"):
-        path = getattr(data, name)
-        if path is None or is_file(from_root(path)):
-            continue
-        if tracking_file(from_root(path)) is None:  # else the run fetches it
-            yield f"data.{name}", f"there is no file {path}"
+    for split, file in prompt_files(data).items():
+        if not can_be_had(file):
+            name = "path" if split == "train" else "heldout_path"
+            folder = FOLDER_FILES.get(data.source, {split: file.name})[split]
+            hint = f", and no folder with {folder}" if file.name != folder else ""
+            yield f"data.{name}", f"there is no file {file}{hint}"
     if config.train.prompts_per_step > data.train_prompts:
         yield (
             "train.prompts_per_step",
