@@ -151,6 +151,11 @@ MALFORMED = [
     ("geneval", {**GENEVAL, "include": [{**CLAUSE, "color": 3}]}, "key 'color'"),
     ("geneval", {**GENEVAL, "include": [{**CLAUSE, "colour": "red"}]}, "did you mean color?"),
     ("geneval", {**GENEVAL, "include": [{**CLAUSE, "position": ["above", 0]}]}, "key 'position'"),
+    (
+        "geneval",
+        {**GENEVAL, "include": [{**CLAUSE, "position": ["above", 1]}, CLAUSE]},
+        r"include\[0\]: key 'position': .*an earlier include clause",
+    ),
     ("geneval", {**GENEVAL, "include": [{**CLAUSE, "position": ["over", 1]}]}, "key 'position'"),
     ("unigenbench", "a,b\n1,2\n", "line 1: columns prompt_en, sub_dims_en or .* found a, b"),
     ("unigenbench", "index,prompt_en,sub_dims_en\n", "no rows below the header"),
