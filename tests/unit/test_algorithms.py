@@ -101,7 +101,7 @@ def test_golden_guard() -> None:
 
     replay = Replay(log_ratio[:, None], weight=torch.full((2, 1), weight))
     algorithm = Grpo(AlgorithmConfig(), (2e-6, 2e-6))
-    terms = algorithm.loss(replay, torch.zeros(2, 1), torch.tensor([1.0, -1.0]))
+    terms = algorithm.loss(replay, torch.zeros(2, 1), torch.tensor([[1.0], [-1.0]]))
     assert terms.loss.mean().item() == pytest.approx(0.287686, abs=1e-6)
 
 
@@ -162,7 +162,7 @@ def test_every_loss_term_has_a_gradient(beta: float) -> None:
     log_prob = torch.zeros(2, 1, requires_grad=True)
     v = torch.ones(2, 1, 3, requires_grad=True)
     replay = Replay(log_prob, {"velocity": v, "reference_velocity": torch.zeros(2, 1, 3)})
-    terms = algorithm.loss(replay, torch.zeros(2, 1), torch.tensor([1.0, -1.0]))
+    terms = algorithm.loss(replay, torch.zeros(2, 1), torch.tensor([[1.0], [-1.0]]))
     terms.loss.sum().backward()
     assert log_prob.grad.flatten().tolist() == [-1.0, 1.0]
     if beta:
@@ -174,7 +174,7 @@ def test_every_loss_term_has_a_gradient(beta: float) -> None:
 def test_split_clip_fractions_count_only_where_the_clip_acts() -> None:
     algorithm = Grpo(AlgorithmConfig(), (0.1, 0.1))
     log_prob = torch.tensor([[0.5], [0.5], [-0.5], [-0.5]])
-    advantages = torch.tensor([1.0, -1.0, 1.0, -1.0])
+    advantages = torch.tensor([[1.0], [-1.0], [1.0], [-1.0]])
     metrics = algorithm.loss(Replay(log_prob), torch.zeros(4, 1), advantages).metrics
     assert metrics["clip/positive"].flatten().tolist() == [1, 0, 0, 0]
     assert metrics["clip/negative"].flatten().tolist() == [0, 0, 0, 1]

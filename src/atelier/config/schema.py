@@ -173,6 +173,17 @@ class AlgorithmConfig(Section):
     advantage_std: Literal["group", "batch", "none"] = Field(
         "group", description="What a group-centred reward is divided by."
     )
+    advantage_from: Literal["total", "each_reward", "gdpo"] = Field(
+        "total",
+        description="What is made relative to the group: the weighted sum of the rewards; each "
+        "reward, summed afterwards (MixGRPO); the same, then scaled over the step (GDPO).",
+    )
+    advantage_trim: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.0, description="Share of a group's lowest rewards that its mean and std leave out."
+    )
+    keep_extremes: Annotated[int, Field(ge=2)] | None = Field(
+        None, description="Train on so many of a group: half the best, half the worst."
+    )
     advantage_clip: PositiveFloat = Field(5.0, description="Advantages are clamped to +-this.")
     clip_range: PositiveFloat | None = Field(
         None,
@@ -181,6 +192,10 @@ class AlgorithmConfig(Section):
     )
     clip_range_high: PositiveFloat | None = Field(None, description="Ratio clip above 1.")
     beta: NonNegativeFloat = Field(0.0, description="Weight of the KL to the reference.")
+    kl_placement: Literal["loss", "reward"] = Field(
+        "loss",
+        description="Whether beta x KL is added to the loss, or taken off each action's reward.",
+    )
     kl: Literal["latent_mean", "velocity", "k3"] = Field(
         "latent_mean", description="Form of the KL (spec flow 3.3); k3 is for token policies."
     )
@@ -201,12 +216,29 @@ class TrainConfig(Section):
     steps: PositiveInt = Field(60, description="Rollout steps.")
     prompts_per_step: PositiveInt = Field(12, description="Prompts (groups) in a step.")
     updates_per_step: PositiveInt = Field(2, description="Optimizer updates in a step.")
+    inner_epochs: PositiveInt = Field(
+        1, description="How often a step's images are trained on, each time in as many updates."
+    )
+    resample_rounds: NonNegativeInt = Field(
+        0,
+        description="How often a step draws other prompts for groups whose rewards are all equal.",
+    )
     learning_rate: PositiveFloat = Field(2e-5, description="AdamW learning rate, constant.")
     weight_decay: NonNegativeFloat = Field(1e-4, description="AdamW weight decay.")
     adam_betas: tuple[Decay, Decay] = Field((0.9, 0.999), description="AdamW betas.")
     adam_epsilon: PositiveFloat = Field(1e-8, description="AdamW epsilon.")
     max_grad_norm: PositiveFloat = Field(1.0, description="Gradient norm clip.")
     ema: EmaConfig = EmaConfig()
+    one_step_off: bool = Field(
+        False,
+        description="Sample a step's images before the update of the step before, so that they are "
+        "scored during it; the policy that learns from them is a step ahead.",
+    )
+    in_flight: Literal["drain", "store"] = Field(
+        "drain",
+        description="One step off, what a checkpoint does with images sampled ahead: none are "
+        "before it, or they are saved with it, scores and all.",
+    )
     checkpoint_every: PositiveInt = Field(10, description="Steps between two checkpoints.")
     keep_checkpoints: PositiveInt = Field(2, description="Newest checkpoints kept.")
     evaluate_every: NonNegativeInt = Field(

@@ -41,9 +41,8 @@ def parts_by_window(windows: Sequence[range]) -> list[Part]:
 
 def step_indices(parts: Sequence[Part], action: int) -> Tensor:
     """The denoising step of every row's action: [B], or [1] where all rows share it."""
-    counts = [1 if isinstance(rows, slice) else len(rows) for rows, _ in parts]
     starts = torch.tensor([window.start + action for _, window in parts])
-    return starts.repeat_interleave(torch.tensor(counts))[_places(parts)]
+    return starts.repeat_interleave(torch.tensor(_counts(parts)))[_places(parts)]
 
 
 def merged(replays: Sequence[Replay], parts: Sequence[Part]) -> Replay:
@@ -54,8 +53,8 @@ def merged(replays: Sequence[Replay], parts: Sequence[Part]) -> Replay:
 
     def join(values: Sequence[Tensor]) -> Tensor:
         rows = [
-            value.expand(len(part.rows), *value.shape[1:])
-            for value, part in zip(values, parts, strict=True)
+            value.expand(count, *value.shape[1:])
+            for value, count in zip(values, _counts(parts), strict=True)
         ]
         return torch.cat(rows)[places.to(values[0].device)]
 
@@ -66,6 +65,10 @@ def merged(replays: Sequence[Replay], parts: Sequence[Part]) -> Replay:
         {name: join([one.statistics[name] for one in replays]) for name in names},
         join(weights) if weights else None,
     )
+
+
+def _counts(parts: Sequence[Part]) -> list[int]:
+    return [1 if isinstance(rows, slice) else len(rows) for rows, _ in parts]
 
 
 def _places(parts: Sequence[Part]) -> Tensor:

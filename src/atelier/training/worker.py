@@ -24,9 +24,11 @@ from atelier.rewards.service_file import read_urls
 from atelier.tracking.run_directory import RunDirectory
 from atelier.training.distributed import World, join_world
 from atelier.training.engines import make_engine
+from atelier.training.experience import Collector
 from atelier.training.journal import Journal
 from atelier.training.session import Session, find_checkpoint
 from atelier.training.trainer import Trainer
+from atelier.training.updates import Learner
 from atelier.training.weights import put_weights
 
 
@@ -81,18 +83,9 @@ def _train(config: RunConfig, run: RunDirectory, world: World) -> None:
     session.start(engine)
     with build(config.rewards, read_urls(run.train)) as rewards:
         rewards.preflight()
-        trainer = Trainer(
-            config,
-            policy,
-            algorithm,
-            rewards,
-            engine,
-            session,
-            journal,
-            world,
-            train_prompts,
-            heldout_prompts,
-        )
+        collector = Collector(config, policy, rewards, world, train_prompts)
+        learner = Learner(config, policy, algorithm, engine, session, journal, world)
+        trainer = Trainer(config, collector, learner, session, journal, world, heldout_prompts)
         trainer.run()
     journal.close()
 

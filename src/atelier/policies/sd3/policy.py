@@ -143,6 +143,10 @@ class SD3Policy:
         where = (config.num_inference_steps, self._seed, self._step, group, self._rank)
         return draw_window(config.window, *where)
 
+    def _key(self, sample: Sample) -> int:
+        again = (sample.round,) if sample.round else ()
+        return key("rollout", self._seed, self._step, sample.index, *again)
+
     @torch.no_grad()
     def rollout(self, module: nn.Module, samples: Sequence[Sample]) -> Rollout:
         config = self._rollout
@@ -150,9 +154,7 @@ class SD3Policy:
         actions = len(parts[0].window)
         schedule = self._schedules.rollout(parts[0].window)
         conditions = self._encoder.encode([one.prompt.text for one in samples])
-        noise = self.noise(
-            [key("rollout", self._seed, self._step, one.index) for one in samples], 1 + actions
-        )
+        noise = self.noise([self._key(one) for one in samples], 1 + actions)
         x, draws = noise[:, 0], noise[:, 1:]
         latents = x.new_empty(len(samples), actions + 1, *x.shape[1:])
         log_probs = x.new_empty(len(samples), actions)
@@ -215,6 +217,24 @@ class SD3Policy:
                 statistics = _kl_statistics(velocity[rows], transition, reference[rows], fixed)
             replays.append(Replay(log_prob, statistics, weight))
         return merged(replays, parts)
+
+    def pack(self, rollout: Rollout) -> Mapping[str, Tensor]:
+        record = rollout.record
+        starts = torch.empty(len(rollout.samples), dtype=torch.int64)
+        for rows, window in record["parts"]:
+            starts[rows] = window.start
+        return {"latents": record["latents"], "noise": record["noise"], "starts": starts}
+
+    def unpack(self, samples: Sequence[Sample], tensors: Mapping[str, Tensor]) -> Mapping[str, Any]:
+        actions = tensors["noise"].shape[1]
+        parts = parts_by_window([range(one, one + actions) for one in tensors["starts"].tolist()])
+        return {
+            "latents": tensors["latents"],
+            "noise": tensors["noise"],
+            "parts": parts,
+            "schedule": self._schedules.rollout(parts[0].window),
+            "conditions": self._encoder.encode([one.prompt.text for one in samples]),
+        }
 
     # Images ----------------------------------------------------------------------------------
 
