@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from atelier.config.log_probs import log_prob_name
 from atelier.config.memory import Memory, ModelFacts, estimate, read_model_facts
 from atelier.config.paths import from_root, is_file
 from atelier.config.prompt_files import FOLDER_FILES, can_be_had, prompt_files
@@ -156,6 +157,12 @@ def _rollout_rejections(config: RunConfig) -> Iterator[tuple[str, str]]:
     rollout, steps = config.rollout, config.rollout.num_inference_steps
     if rollout.noise_level == 0:
         yield "rollout.noise_level", "0 leaves nothing stochastic to train; use more than 0"
+    if rollout.dynamics == "cps" and log_prob_name(rollout) != "cps_raw":
+        yield (
+            "rollout.log_prob",
+            f"{rollout.log_prob} assumes a Gaussian whose std does not go to 0, as that of "
+            "rollout.dynamics cps does; use cps_raw, or flow_sde",
+        )
     if steps < 2:
         yield "rollout.num_inference_steps", "1 step is the last one, which is never stochastic"
         return
