@@ -5,6 +5,7 @@ import json
 import pandas
 import pytest
 
+from atelier.config.paths import repository_root
 from atelier.data.prompts import write_prompts
 from atelier.data.readers import READERS, read_prompts_file
 from atelier.data.readers.deepgen import read_mixture
@@ -54,6 +55,16 @@ def test_ocr_text(tmp_path):
     assert [one.metadata["target"] for one in prompts] == ["Open 24h", "Zwölf"]
     assert [one.prompt_id for one in prompts] == [0, 1]
     assert prompts[0].text == 'A sign "Open 24h" at dusk'
+
+
+def test_the_example_signs_have_targets_and_hold_none_out_that_is_trained_on():
+    folder = repository_root() / "examples" / "signs"
+    train, test = (
+        {one.metadata["target"] for one in read_prompts_file("ocr_text", folder / name)}
+        for name in ("train.txt", "test.txt")
+    )
+    assert (len(train), len(test)) == (1024, 256)
+    assert not train & test
 
 
 def test_plain(tmp_path):
