@@ -5,7 +5,12 @@ import math
 import pytest
 import torch
 
-from atelier.algorithms.advantages import group_advantages, zero_std_share
+from atelier.algorithms.advantages import (
+    each_reward_advantages,
+    extremes,
+    group_advantages,
+    zero_std_share,
+)
 from atelier.algorithms.grpo import Grpo, ratio_gap
 from atelier.algorithms.kl import k3, latent_mean, velocity
 from atelier.algorithms.policy_loss import clipped_policy_loss
@@ -14,6 +19,7 @@ from atelier.dynamics.log_probs import gaussian_mean, ratio_norm
 from atelier.dynamics.transitions import Transition, cps, flow_sde, steps_of, wan_sde
 from atelier.policies.base import Replay
 from atelier.training.ema import Ema, ema_decay
+from atelier.training.scores import StepScores
 
 GROUPS = torch.tensor([0, 0, 0, 1, 1, 1])
 REWARDS = torch.tensor([0, 0.5, 1, 0.2, 0.2, 0.8])
@@ -52,6 +58,69 @@ def test_group_order_does_not_matter() -> None:
     order = torch.tensor([3, 0, 5, 1, 4, 2])
     shuffled = group_advantages(REWARDS[order], GROUPS[order], VALID)
     assert torch.equal(shuffled, group_advantages(REWARDS, GROUPS, VALID)[order])
+
+
+def test_trimmed_statistics_leave_the_lowest_out() -> None:
+    """Worked by hand: of 0, .2, .4, .9 a quarter is left out: mean .5, std sqrt(.26 / 3)."""
+    rewards, groups = torch.tensor([0.2, 0.9, 0.0, 0.4]), torch.zeros(4, dtype=torch.int64)
+    result = group_advantages(rewards, groups, torch.ones(4, dtype=torch.bool), trim=0.25)
+    spread = math.sqrt(0.26 / 3) + 1e-4
+    assert result.tolist() == pytest.approx([x / spread for x in (-0.3, 0.4, -0.5, -0.1)])
+
+
+def test_each_reward_counts_alike_whatever_its_scale() -> None:
+    """Worked by hand: both rewards of a group of two are +-1, so weights 3 and 1 give +-.5."""
+    groups, valid = torch.tensor([0, 0]), torch.tensor([True, True])
+    rewards = {"wide": torch.tensor([0.0, 1000.0]), "narrow": torch.tensor([0.2, 0.1])}
+    result = each_reward_advantages(rewards, {"wide": 3.0, "narrow": 1.0}, groups, valid)
+    assert result.tolist() == pytest.approx([-0.5, 0.5], abs=2e-3)
+    total = group_advantages(3 * rewards["wide"] + rewards["narrow"], groups, valid)
+    assert total.tolist() == pytest.approx([-1, 1], abs=1e-6)
+    alone = each_reward_advantages(rewards, {"wide": 0.0, "narrow": 2.0}, groups, valid)
+    assert alone.tolist() == pytest.approx([1, -1], abs=2e-3)
+
+
+def test_gdpo_is_each_reward_scaled_over_the_step() -> None:
+    """Groups (0, 1) and (0, 1, 1): per group +-1 and -sqrt 2, 1/sqrt 2 twice; then whitened."""
+    values = {"a": torch.tensor([0.0, 1.0, 0.0, 1.0, 1.0])}
+    scored = StepScores(
+        torch.arange(5),
+        values["a"],
+        torch.ones(5, dtype=torch.bool),
+        torch.tensor([0, 0, 1, 1, 1]),
+        values,
+        None,
+    )
+    algorithm = Grpo(AlgorithmConfig(advantage_from="gdpo"), (0.1, 0.1), {"a": 1.0})
+    plain = [-1, 1, -math.sqrt(2), 1 / math.sqrt(2), 1 / math.sqrt(2)]
+    std = math.sqrt(sum(value**2 for value in plain) / 5)
+    result = algorithm.advantages(scored).values[:, 0]
+    assert result.tolist() == pytest.approx([value / std for value in plain], abs=1e-3)
+
+
+def test_best_and_worst_of_n() -> None:
+    advantages = torch.tensor([0.1, 0.9, -0.5, 0.3, 7.0, 0.0, 0.0, 1.0])
+    groups = torch.tensor([0, 0, 0, 0, 0, 1, 1, 1])
+    valid = torch.tensor([True] * 4 + [False] + [True] * 3)
+    kept = extremes(advantages, groups, valid, 2)
+    assert kept.tolist() == [False, True, True, False, False, True, False, True]
+    assert extremes(advantages, groups, valid, 4).tolist() == valid.tolist()
+
+
+def test_kl_in_the_reward_is_compared_action_by_action() -> None:
+    scored = StepScores(
+        torch.arange(2),
+        torch.tensor([1.0, 0.0]),
+        torch.ones(2, dtype=torch.bool),
+        torch.tensor([0, 0]),
+        {},
+        None,
+    )
+    config = AlgorithmConfig(beta=2.0, kl_placement="reward", advantage_std="none")
+    distances = torch.tensor([[0.1, 0.6], [0.0, 0.0]])
+    result = Grpo(config, (0.1, 0.1)).advantages(scored, distances)
+    assert result.values.flatten().tolist() == pytest.approx([0.4, -0.1, -0.4, 0.1])
+    assert result.of(torch.tensor([1]), slice(1, 2)).tolist() == [[pytest.approx(0.1)]]
 
 
 def test_zero_std_share_counts_groups_that_teach_nothing() -> None:
