@@ -111,6 +111,8 @@ def _write(folder: Path, checkpoint: Checkpoint) -> None:
             path.rename(folder / path.name)
         checkpoint.in_flight.rmdir()
     state = {**asdict(checkpoint.state), "optimizer_updates": checkpoint.optimizer.updates}
+    if checkpoint.optimizer.scaler:
+        state["loss_scaler"] = dict(checkpoint.optimizer.scaler)
     (folder / "state.json").write_text(json.dumps(state, indent=2, sort_keys=True))
     files = sorted(path for path in folder.iterdir())
     manifest = {path.name: _sha256(path) for path in files}
@@ -124,7 +126,7 @@ def load_checkpoint(folder: Path) -> Checkpoint:
     """Read a checkpoint after checking its manifest."""
     verify_manifest(folder)
     state = json.loads((folder / "state.json").read_text())
-    optimizer_updates = state.pop("optimizer_updates")
+    optimizer_updates, scaler = state.pop("optimizer_updates"), state.pop("loss_scaler", {})
     moments: dict[str, dict[str, Tensor]] = {}
     for name, value in load_file(folder / "optimizer.safetensors").items():
         kind, parameter = name.split(".", 1)
@@ -134,7 +136,7 @@ def load_checkpoint(folder: Path) -> Checkpoint:
         state=LoopState(**state),
         weights=load_file(folder / "trainable.safetensors"),
         ema=load_file(ema) if ema.exists() else None,
-        optimizer=OptimizerState(optimizer_updates, moments),
+        optimizer=OptimizerState(optimizer_updates, moments, scaler),
         rng=load_file(folder / "rng.safetensors"),
         in_flight=folder,
     )

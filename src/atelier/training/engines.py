@@ -9,10 +9,11 @@ optimizer's state goes in afterwards.
 from __future__ import annotations
 
 import json
+import math
 import warnings
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,6 +22,7 @@ from torch import Tensor, nn
 
 from atelier.config.paths import repository_root
 from atelier.config.schema import LaunchConfig, TrainConfig
+from atelier.errors import Stopped
 from atelier.training.distributed import World
 from atelier.training.weights import copies, put_weights
 
@@ -29,10 +31,14 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 
 @dataclass(frozen=True)
 class OptimizerState:
-    """AdamW's state by parameter name, full tensors on the CPU, and its update count."""
+    """AdamW's state by parameter name, full tensors on the CPU, and its update count.
+
+    `scaler` is the state of the loss scaler that float16 needs, empty without.
+    """
 
     updates: int
     moments: Mapping[str, Mapping[str, Tensor]]
+    scaler: Mapping[str, float] = field(default_factory=dict)
 
 
 class Engine(Protocol):
@@ -74,8 +80,12 @@ def make_engine(
     train: TrainConfig,
     launch: LaunchConfig,
     world: World,
+    scale_loss: bool = False,
 ) -> Engine:
-    """The engine of launch.engine around `module`, whose weights are already in place."""
+    """The engine of launch.engine around `module`, whose weights are already in place.
+
+    `scale_loss`, where `module` computes in float16: its gradients would be too small for it.
+    """
     optimizer = torch.optim.AdamW(
         list(trainable.values()),
         lr=train.learning_rate,
@@ -85,7 +95,7 @@ def make_engine(
     )
     if launch.engine == "deepspeed":
         return DeepSpeedEngine(module, trainable, optimizer, train, launch.zero_stage)
-    return DdpEngine(module, trainable, optimizer, train, world)
+    return DdpEngine(module, trainable, optimizer, train, world, scale_loss)
 
 
 class DdpEngine:
@@ -98,11 +108,13 @@ class DdpEngine:
         optimizer: torch.optim.Optimizer,
         train: TrainConfig,
         world: World,
+        scale_loss: bool = False,
     ) -> None:
         self._trainable = trainable
         self._optimizer = optimizer
         self._max_grad_norm = train.max_grad_norm
         self._world_size = world.size
+        self._scaler = torch.amp.GradScaler(world.device.type, enabled=scale_loss)
         self.module: nn.Module = module
         if world.size > 1:
             with warnings.catch_warnings():
@@ -116,14 +128,30 @@ class DdpEngine:
         return nullcontext()
 
     def backward(self, loss: Tensor, last: bool) -> None:
-        (loss * self._world_size).backward()  # DDP averages over ranks; the loss is already a share
+        loss = loss * self._world_size  # DDP averages over ranks; the loss is already a share
+        self._scaler.scale(loss).backward()
 
     def step(self) -> float:
+        """See Engine. Where float16 overflowed there is no update, and the norm of none is 0."""
+        self._scaler.unscale_(self._optimizer)
         parameters = list(self._trainable.values())
-        norm = nn.utils.clip_grad_norm_(parameters, self._max_grad_norm)
-        self._optimizer.step()
+        norm = float(nn.utils.clip_grad_norm_(parameters, self._max_grad_norm))
+        self._scaler.step(self._optimizer)
+        self._scaler.update()
         self._optimizer.zero_grad(set_to_none=True)
-        return float(norm)
+        if self._scaler.is_enabled() and not math.isfinite(norm):
+            self._require_scale()
+            return 0.0
+        return norm
+
+    def _require_scale(self) -> None:
+        """An overflow halves the scale, and is no accident where that has become useless."""
+        if self._scaler.get_scale() < 1:
+            raise Stopped(
+                "policy.dtype: gradients overflow float16 at every scale: the loss is not finite, "
+                "or training diverged; begin a new run with bfloat16, or with a lower "
+                "train.learning_rate"
+            )
 
     def optimizer_state(self) -> OptimizerState:
         updates, moments = 0, {}
@@ -132,9 +160,11 @@ class DdpEngine:
             if state:
                 updates = int(state["step"])
                 moments[name] = {kind: state[kind].detach().cpu().clone() for kind in MOMENTS}
-        return OptimizerState(updates, moments)
+        return OptimizerState(updates, moments, self._scaler.state_dict())
 
     def load_optimizer_state(self, state: OptimizerState) -> None:
+        if state.scaler:
+            self._scaler.load_state_dict(dict(state.scaler))
         for name, moments in state.moments.items():
             parameter = self._trainable[name]
             self._optimizer.state[parameter] = {
