@@ -234,3 +234,25 @@ def test_a_run_that_does_not_fit_on_the_disk_is_warned_of(monkeypatch):
     (text,) = warned(needed - 1, *keeps_three)
     assert text.startswith("train.keep_checkpoints: 4 checkpoints of ")
     assert warned(needed - 1, *keeps_three, "train.ema.enabled=false") == []
+
+
+@pytest.mark.parametrize(
+    ("overrides", "text"),
+    [
+        (["policy.base_dtype=bfloat16"], "policy.base_dtype: bfloat16 holds what is frozen"),
+        (
+            ["policy.trainable=lora", "policy.base_dtype=float16", "policy.dtype=bfloat16"],
+            "policy.base_dtype: float16, but policy.dtype computes in bfloat16",
+        ),
+        (["policy.dtype=float16", "launch.engine=deepspeed"], "policy.dtype: float16 needs"),
+    ],
+)
+def test_dtypes_that_exclude_each_other(overrides: list[str], text: str) -> None:
+    assert text in refusal(*overrides)
+
+
+def test_only_a_hub_id_has_revisions(model: Path) -> None:
+    settings = configured(f"policy.path={model}", "policy.revision=main")
+    with pytest.raises(PlanError, match=r"policy\.revision: .* only a hub id has revisions"):
+        plan(settings)
+    assert planned("policy.revision=main").memory is None

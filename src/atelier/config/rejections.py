@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from atelier.config.log_probs import log_prob_name
 from atelier.config.memory import ModelFacts
 from atelier.config.paths import from_root, is_file
+from atelier.config.policy_rules import policy_rejections
 from atelier.config.prompt_files import FOLDER_FILES, can_be_had, prompt_files
 from atelier.config.rewards import RewardsConfig
 from atelier.config.schema import RolloutConfig, RunConfig
@@ -26,6 +27,7 @@ def rewards_in_use(rewards: RewardsConfig) -> dict[str, float]:
 
 
 def rejections(config: RunConfig, ranks: int) -> Rejections:
+    yield from policy_rejections(config)
     yield from _batch_rejections(config, ranks)
     yield from _rollout_rejections(config.rollout)
     yield from _sampling_rejections(config)
@@ -182,7 +184,10 @@ def model_rejections(config: RunConfig, facts: ModelFacts | None) -> Rejections:
     if facts is None:
         if not _HUB_ID.fullmatch(policy.path) or is_file(from_root(policy.path)):
             yield "policy.path", f"{policy.path} is neither a pipeline directory nor a hub id"
-    elif policy.trainable == "lora" and not facts.adapter_parameters:
+        return
+    if policy.revision is not None:
+        yield "policy.revision", f"{policy.path} is a directory, only a hub id has revisions"
+    if policy.trainable == "lora" and not facts.adapter_parameters:
         names = ", ".join(policy.lora.target_modules) or "nothing"
         yield "policy.lora.target_modules", f"{names} names no module of the transformer"
 

@@ -105,13 +105,17 @@ class BasePipeline:
         return index
 
 
-def open_base(path: str) -> BasePipeline:
+def open_base(path: str, revision: str | None = None) -> BasePipeline:
     """Find a base pipeline: a directory, else a hub id (from the local cache when offline).
+
+    Args:
+        path: directory (absolute, or relative to the repository) or hub id.
+        revision: of a hub id, its commit, tag or branch.
 
     Raises:
         ConfigError: neither, or not a pipeline with a transformer.
     """
-    return local_base(path) or _pipeline(path, _from_hub(path))
+    return local_base(path) or _pipeline(path, _from_hub(path, revision))
 
 
 def local_base(path: str) -> BasePipeline | None:
@@ -135,11 +139,11 @@ def _pipeline(path: str, directory: Path) -> BasePipeline:
     return BasePipeline(path, directory.resolve())
 
 
-def _from_hub(path: str) -> Path:
+def _from_hub(path: str, revision: str | None) -> Path:
     from diffusers import DiffusionPipeline
 
     try:
-        return Path(DiffusionPipeline.download(path))
+        return Path(DiffusionPipeline.download(path, revision=revision))
     except (OSError, ValueError) as error:
         raise ConfigError(
             f"policy.path: {path} is neither a directory nor a pipeline of the hub that can be "

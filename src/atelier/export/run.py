@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from atelier.config.digest import stage_digest
-from atelier.config.schema import RunConfig
+from atelier.config.schema import PolicyConfig, RunConfig
 from atelier.data.prompts import Prompt, read_prompts
 from atelier.errors import CheckpointError
 from atelier.export.base import open_base
@@ -61,7 +61,7 @@ def export_run(
         device = world.device.type
         reference = make_reference(config, tensors, prompts, device)
     request = ExportRequest(
-        base=open_base(config.policy.path),
+        base=open_base(config.policy.path, config.policy.revision),
         tensors=tensors,
         lora=config.policy.lora if config.policy.trainable == "lora" else None,
         config=config.export,
@@ -84,23 +84,30 @@ def export_run(
     return report
 
 
+def _in_float32(policy: PolicyConfig) -> PolicyConfig:
+    full = {"dtype": "float32"}
+    parts = {"text": policy.text.model_copy(update=full), "vae": policy.vae.model_copy(update=full)}
+    return policy.model_copy(update={**full, "base_dtype": "float32", **parts})
+
+
 def make_reference(
     config: RunConfig, tensors: Mapping[str, Tensor], prompts: Sequence[Prompt], device: str
 ) -> Reference:
     """Images of the trainer's policy for `prompts`, before and after the tensors are loaded.
 
-    Prompts and noise are those of the evaluation. The transformer computes in float32 even where
-    training used autocast: the export is compared to 1/255, and what is exported are the weights,
-    not the rounding of one training run.
+    Prompts and noise are those of the evaluation. Every part computes in float32 whatever training
+    did: the export is compared to 1/255, and what is exported are the weights, not the rounding
+    of one training run.
     """
+    texts = [prompt.text for prompt in prompts]
     policy = SD3Policy.load(
-        config.policy.model_copy(update={"dtype": "float32"}),
+        _in_float32(config.policy),
         config.rollout,
         config.evaluation,
         config.train.seed,
         device,
+        prompts=texts,
     )
-    texts = [prompt.text for prompt in prompts]
     latents = policy.noise([evaluation_key(config.evaluation.seed, one) for one in prompts])[:, 0]
     with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):  # as in clean_process.py
         before = policy.generate_from(policy.module, texts, latents)

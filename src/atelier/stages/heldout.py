@@ -38,7 +38,7 @@ def evaluate_weights(
         weights: trained tensors by parameter name; None evaluates the model as it was loaded.
     """
     prompts = read_prompts(run.data / "heldout.parquet")[: config.evaluation.prompts]
-    with _policy(config) as policy:
+    with _policy(config, [prompt.text for prompt in prompts]) as policy:
         if weights is not None:
             put_weights(policy.trainable(), weights)
         images = _generate(policy, prompts, config)
@@ -49,7 +49,7 @@ def evaluate_weights(
 
 
 @contextmanager
-def _policy(config: RunConfig) -> Iterator[SD3Policy]:
+def _policy(config: RunConfig, prompts: Sequence[str]) -> Iterator[SD3Policy]:
     """The policy on the run's device, given back afterwards: the trainer needs the memory."""
     with join_world(config.launch) as world:
         # As many threads as a rank of the trainer has: sums come out equal, and small operations
@@ -57,7 +57,12 @@ def _policy(config: RunConfig) -> Iterator[SD3Policy]:
         torch.set_num_threads(max(1, config.launch.threads // config.launch.processes))
         try:
             yield SD3Policy.load(
-                config.policy, config.rollout, config.evaluation, config.train.seed, world.device
+                config.policy,
+                config.rollout,
+                config.evaluation,
+                config.train.seed,
+                world.device,
+                prompts=prompts,
             )
         finally:
             if world.device.type == "cuda":

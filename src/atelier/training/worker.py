@@ -58,6 +58,7 @@ def _train(config: RunConfig, run: RunDirectory, world: World) -> None:
         config.train.seed,
         world.device,
         world.rank,
+        prompts=[one.text for one in (*train_prompts, *heldout_prompts)],
     )
     algorithm = ALGORITHMS[config.algorithm.name](config)
     if algorithm.needs_reference:
@@ -68,7 +69,14 @@ def _train(config: RunConfig, run: RunDirectory, world: World) -> None:
     checkpoint = find_checkpoint(run.checkpoints, identity, journal)
     if checkpoint is not None:
         put_weights(policy.trainable(), checkpoint.weights)
-    engine = make_engine(policy.module, policy.trainable(), config.train, config.launch, world)
+    engine = make_engine(
+        policy.module,
+        policy.trainable(),
+        config.train,
+        config.launch,
+        world,
+        scale_loss=config.policy.dtype == "float16",
+    )
     session = Session(config, identity, world)
     if checkpoint is not None:
         engine.load_optimizer_state(checkpoint.optimizer)

@@ -1,22 +1,26 @@
-"""Prompt embeddings of a Stable Diffusion 3 pipeline, encoded once a prompt and kept.
-
-Each prompt is encoded alone: an embedding must not depend on which prompts share its batch, or a
-cached one would differ from a recomputed one in the last bits.
-"""
+"""Prompt embeddings of a Stable Diffusion 3 pipeline, encoded once a prompt and kept."""
 
 from __future__ import annotations
 
+import logging
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from diffusers import StableDiffusion3Pipeline
 from torch import Tensor
+
+from atelier.policies.embedding_cache import Embedding, EmbeddingCache
+from atelier.policies.sd3.text_encoders import TextEncoders
+
+logger = logging.getLogger(__name__)
+
+NO_PROMPT = ""  # of the unconditional branch of guidance
 
 
 @dataclass(frozen=True)
 class Conditions:
-    """Embeddings [B, tokens, dim] and pooled [B, dim], on the policy's device."""
+    """Embeddings [B, tokens, dim] and pooled [B, dim], float32, on the policy's device."""
 
     embeddings: Tensor
     pooled: Tensor
@@ -33,34 +37,48 @@ class Conditions:
 
 
 class PromptEncoder:
-    """Encodes prompts with a pipeline's text encoders and remembers the results."""
+    """Text encoders behind a cache."""
 
-    def __init__(
-        self, pipeline: StableDiffusion3Pipeline, device: torch.device, max_sequence_length: int
-    ) -> None:
-        self._pipeline = pipeline
+    def __init__(self, encoders: TextEncoders, cache: EmbeddingCache, device: torch.device) -> None:
+        self._encoders = encoders
+        self._cache = cache
         self._device = device
-        self._max_sequence_length = max_sequence_length
-        self._cache: dict[str, tuple[Tensor, Tensor]] = {}
 
     def encode(self, prompts: Sequence[str]) -> Conditions:
         """Conditions of the prompts, in their order."""
-        pairs = [self._encode_one(prompt) for prompt in prompts]
+        distinct = {prompt: self._one(prompt) for prompt in dict.fromkeys(prompts)}
         return Conditions(
-            torch.stack([embedding for embedding, _ in pairs]).to(self._device),
-            torch.stack([pooled for _, pooled in pairs]).to(self._device),
+            self._stack([distinct[prompt]["embedding"] for prompt in prompts]),
+            self._stack([distinct[prompt]["pooled"] for prompt in prompts]),
         )
 
-    @torch.no_grad()
-    def _encode_one(self, prompt: str) -> tuple[Tensor, Tensor]:
-        if prompt not in self._cache:
-            embedding, _, pooled, _ = self._pipeline.encode_prompt(
-                prompt=prompt,
-                prompt_2=prompt,
-                prompt_3=prompt,
-                device=self._device,
-                do_classifier_free_guidance=False,
-                max_sequence_length=self._max_sequence_length,
+    def prepare(self, prompts: Sequence[str], rank: int = 0) -> None:
+        """Encode all prompts a run will ask for, and the empty one; then free the encoders.
+
+        Every rank goes through them in an order of its own and finds on disk what the others have
+        encoded: work is shared without a word. Encoders stay where the cache cannot hold all.
+        """
+        distinct = sorted({NO_PROMPT, *prompts})
+        random.Random(rank).shuffle(distinct)
+        for prompt in distinct:
+            self._one(prompt)
+        missing = sum(prompt not in self._cache for prompt in distinct)
+        if missing:
+            logger.warning(
+                "%d of %d prompts do not fit in policy.text.memory_gigabytes and "
+                "policy.text.disk_gigabytes: the text encoders stay loaded",
+                missing,
+                len(distinct),
             )
-            self._cache[prompt] = (embedding[0], pooled[0])
-        return self._cache[prompt]
+            return
+        self._encoders.free()
+
+    def _one(self, prompt: str) -> Embedding:
+        found = self._cache.get(prompt)
+        if found is None:
+            found = self._encoders.encode(prompt)
+            self._cache.put(prompt, found)
+        return found
+
+    def _stack(self, values: Sequence[Tensor]) -> Tensor:
+        return torch.stack(list(values)).to(self._device).float()

@@ -1,37 +1,97 @@
-"""Loading a Stable Diffusion 3 pipeline without the chatter of its libraries."""
+"""Loading the parts of a Stable Diffusion 3 pipeline, each in its dtype, when it is needed."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 import torch
-from diffusers import StableDiffusion3Pipeline
+from diffusers import SD3Transformer2DModel, StableDiffusion3Pipeline
 from diffusers.utils import logging as diffusers_logging
+from torch import nn
 from transformers.utils import logging as transformers_logging
 
 from atelier.config.paths import from_root
+from atelier.config.schema import PolicyConfig
 from atelier.errors import ConfigError
 
+_TEXT = ("text_encoder", "text_encoder_2", "text_encoder_3")
+_TOKENIZERS = ("tokenizer", "tokenizer_2", "tokenizer_3")
 
-def load_pipeline(path: str) -> StableDiffusion3Pipeline:
-    """The pipeline of a directory (absolute, or relative to the repository) or hub id, in float32.
 
-    Raises ConfigError when it is no Stable Diffusion 3 pipeline that can be loaded.
+def locate(policy: PolicyConfig) -> Path:
+    """The pipeline's directory: `policy.path` (absolute, or relative to the repository), or that
+    of a hub id in the hub's cache, where only the files that a pipeline loads are fetched.
+
+    Raises ConfigError when it is neither.
     """
-    local = from_root(path)
+    local = from_root(policy.path)
+    if local.is_dir():
+        return local
     try:
         with _quietly():
-            pipeline = StableDiffusion3Pipeline.from_pretrained(
-                local if local.is_dir() else path, dtype=torch.float32
+            return Path(
+                StableDiffusion3Pipeline.download(
+                    policy.path, revision=policy.revision, use_safetensors=True
+                )
             )
     except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"policy.path: {path!r} is not a Stable Diffusion 3 pipeline that can be "
-            f"loaded ({error})"
-        ) from error
+        raise _not_loadable(policy, error) from error
+
+
+def load_image_parts(directory: Path, policy: PolicyConfig) -> StableDiffusion3Pipeline:
+    """Transformer, autoencoder and scheduler, on the CPU; the text encoders are not read.
+
+    Weights go from the files straight into the dtype they are held in, without a second copy.
+
+    Raises ConfigError when the directory holds no such pipeline.
+    """
+    absent = dict.fromkeys((*_TEXT, *_TOKENIZERS))
+    dtypes = {
+        "transformer": getattr(torch, policy.base_dtype),
+        "vae": getattr(torch, policy.vae.dtype),
+        "default": torch.float32,
+    }
+    return _load(directory, policy, dtype=dtypes, **absent)
+
+
+def load_text_encoders(
+    directory: Path, policy: PolicyConfig, device: torch.device
+) -> StableDiffusion3Pipeline:
+    """A pipeline of text encoders only, frozen, on `device`, in policy.text.dtype.
+
+    Its transformer holds no memory: without a third encoder `encode_prompt` asks it for a width.
+    """
+    with torch.device("meta"):
+        shape = SD3Transformer2DModel.load_config(directory / "transformer")
+        transformer = SD3Transformer2DModel.from_config(shape)
+    dtype = getattr(torch, policy.text.dtype)
+    pipeline = _load(directory, policy, dtype=dtype, transformer=transformer, vae=None)
+    for name in _TEXT:
+        encoder: nn.Module | None = getattr(pipeline, name)
+        if encoder is not None:
+            encoder.requires_grad_(False).eval().to(device)
+    return pipeline
+
+
+def _load(directory: Path, policy: PolicyConfig, **settings: Any) -> StableDiffusion3Pipeline:
+    try:
+        with _quietly():
+            pipeline = StableDiffusion3Pipeline.from_pretrained(directory, **settings)
+    except (OSError, ValueError) as error:
+        raise _not_loadable(policy, error) from error
     pipeline.set_progress_bar_config(disable=True)
     return pipeline
+
+
+def _not_loadable(policy: PolicyConfig, error: Exception) -> ConfigError:
+    at = f" at revision {policy.revision}" if policy.revision else ""
+    return ConfigError(
+        f"policy.path: {policy.path!r}{at} is not a Stable Diffusion 3 pipeline that can be "
+        f"loaded ({error})"
+    )
 
 
 @contextmanager

@@ -21,10 +21,15 @@ def peft_config(config: LoraConfig) -> PeftLoraConfig:
 
 
 def add_adapter(transformer: SD3Transformer2DModel, config: LoraConfig, seed: int | None) -> None:
-    """Attach a trainable adapter in place, initialised from `seed` (None: values do not matter)."""
-    if seed is None:
+    """Attach a trainable adapter in place, initialised from `seed` (None: values do not matter).
+
+    Its parameters are float32 whatever the transformer is held in: a 16-bit weight would lose the
+    small updates of AdamW.
+    """
+    with torch.random.fork_rng(devices=[], enabled=seed is not None):
+        if seed is not None:
+            torch.manual_seed(seed)
         transformer.add_adapter(peft_config(config))
-        return
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        transformer.add_adapter(peft_config(config))
+    for parameter in transformer.parameters():
+        if parameter.requires_grad:
+            parameter.data = parameter.data.float()

@@ -1,9 +1,10 @@
 """Stable Diffusion 3 as a flow policy: an action is a denoising transition inside the window.
 
 Works for every pipeline of the real classes, the embedded tiny one and SD3.5-Medium alike.
-Latents, transitions and log-probs are float32; the transformer computes in `policy.dtype` under
-autocast, in the rollout and in the replay alike. A stored rollout holds the latents at the window's
-steps (W + 1 tensors) and their schedule, never a timestep to look a sigma up from.
+Latents, transitions, log-probs and trained parameters are float32; the transformer computes in
+`policy.dtype` under autocast, in the rollout and in the replay alike. A stored rollout holds the
+latents at the window's steps (W + 1 tensors) and their schedule, never a timestep to look a sigma
+up from.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import torch
 from diffusers import StableDiffusion3Pipeline
 from torch import Tensor, nn
 
+from atelier.config.image_size import latent_side
 from atelier.config.log_probs import log_prob_name
 from atelier.config.schema import EvaluationConfig, PolicyConfig, RolloutConfig
 from atelier.data.keys import key
@@ -27,11 +29,13 @@ from atelier.dynamics.windows import draw_window
 from atelier.policies.base import Replay, Rollout, Sample
 from atelier.policies.flow_parts import merged, parts_by_window, step_indices
 from atelier.policies.flow_schedules import Schedules, Solver
-from atelier.policies.sd3.conditions import Conditions, PromptEncoder
-from atelier.policies.sd3.loading import load_pipeline
+from atelier.policies.sd3.conditions import NO_PROMPT, Conditions, PromptEncoder
+from atelier.policies.sd3.decoder import ImageDecoder
+from atelier.policies.sd3.loading import load_image_parts, locate
 from atelier.policies.sd3.lora import add_adapter
+from atelier.policies.sd3.prompts import prompt_encoder
 
-AUTOCAST_DTYPES = {"float32": None, "bfloat16": torch.bfloat16}
+AUTOCAST_DTYPES = {"float32": None, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 class SD3Policy:
@@ -42,6 +46,7 @@ class SD3Policy:
     def __init__(
         self,
         pipeline: StableDiffusion3Pipeline,
+        encoder: PromptEncoder,
         policy: PolicyConfig,
         rollout: RolloutConfig,
         evaluation: EvaluationConfig,
@@ -49,19 +54,16 @@ class SD3Policy:
         device: torch.device,
         rank: int = 0,
     ) -> None:
-        self._pipeline = pipeline
         self._policy = policy
         self._rollout = rollout
         self._evaluation = evaluation
         self._seed = seed
         self._rank = rank
         self.device = device
-        for part in (pipeline.vae, pipeline.text_encoder, pipeline.text_encoder_2):
-            part.requires_grad_(False).eval().to(device)
-        if pipeline.text_encoder_3 is not None:
-            pipeline.text_encoder_3.requires_grad_(False).eval().to(device)
-        self._encoder = PromptEncoder(pipeline, device, policy.max_sequence_length)
+        self._encoder = encoder
         self._base = pipeline.transformer
+        self._decoder = ImageDecoder(pipeline.vae, policy.vae, device)
+        self._latent_side = latent_side(policy.resolution, self._base.config, pipeline.vae.config)
         self.module: nn.Module = self._make_module().to(device)
         self._reference: nn.Module | None = None
         self._step = 0
@@ -78,10 +80,19 @@ class SD3Policy:
         seed: int,
         device: torch.device | str,
         rank: int = 0,
+        prompts: Sequence[str] = (),
     ) -> SD3Policy:
-        """Load a pipeline directory or hub id in float32 (`policy.path`)."""
-        pipeline = load_pipeline(policy.path)
-        return cls(pipeline, policy, rollout, evaluation, seed, torch.device(device), rank)
+        """Load a pipeline directory or hub id (`policy.path`, `policy.revision`).
+
+        `prompts`, where they are known, are encoded before the transformer is loaded, so that it
+        and the text encoders are never on the device together. Others are encoded as they come.
+        """
+        device, directory = torch.device(device), locate(policy)
+        encoder = prompt_encoder(directory, policy, device)
+        if prompts:
+            encoder.prepare(prompts, rank)
+        pipeline = load_image_parts(directory, policy)
+        return cls(pipeline, encoder, policy, rollout, evaluation, seed, device, rank)
 
     def _make_module(self) -> nn.Module:
         transformer = self._base
@@ -260,20 +271,14 @@ class SD3Policy:
             x = ode(x, self._velocity(module, x, timestep, conditions, config.guidance_scale), step)
         return self.decode(x)
 
-    @torch.no_grad()
     def decode(self, latents: Tensor) -> np.ndarray:
-        """Latents [B, C, h, w] to images uint8 [B, H, W, 3], in float32 as the pipeline does."""
-        vae = self._pipeline.vae
-        latents = latents / vae.config.scaling_factor + vae.config.shift_factor
-        images = vae.decode(latents, return_dict=False)[0]
-        images = (images / 2 + 0.5).clamp(0, 1).permute(0, 2, 3, 1)
-        return (images * 255).round().to(torch.uint8).cpu().numpy()
+        """Latents [B, C, h, w] to images uint8 [B, H, W, 3], for rewards and evaluation alike."""
+        return self._decoder.decode(latents)
 
     def noise(self, keys: Sequence[int], draws: int = 1) -> Tensor:
         """Standard normal float32 [B, draws, C, h, w], one CPU generator a key: on every device and
         for every world size the same."""
-        config = self._base.config
-        shape = (draws, config.in_channels, config.sample_size, config.sample_size)
+        shape = (draws, self._base.config.in_channels, self._latent_side, self._latent_side)
         rows = [torch.randn(shape, generator=torch.Generator().manual_seed(one)) for one in keys]
         return torch.stack(rows).to(self.device)
 
@@ -291,7 +296,7 @@ class SD3Policy:
         timestep = timestep.expand(len(x))
         if guidance_scale == 1:
             return self._forward(module, x, timestep, conditions)
-        unconditional = self._encoder.encode([""] * len(x))
+        unconditional = self._encoder.encode([NO_PROMPT] * len(x))
         twice = (torch.cat([x, x]), torch.cat([timestep, timestep]))
         both = self._forward(module, *twice, conditions.after(unconditional))
         without, with_prompt = both.chunk(2)

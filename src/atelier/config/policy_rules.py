@@ -1,0 +1,29 @@
+"""Which settings of a policy exclude each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from atelier.config.schema import RunConfig
+
+
+def policy_rejections(config: RunConfig) -> Iterator[tuple[str, str]]:
+    """Field and reason of every setting of the policy that cannot work with the others."""
+    policy = config.policy
+    if policy.base_dtype != "float32":
+        if policy.trainable == "full":
+            yield (
+                "policy.base_dtype",
+                f"{policy.base_dtype} holds what is frozen, and with policy.trainable: full "
+                "everything is trained, in float32; use lora, or float32 here",
+            )
+        elif policy.dtype != policy.base_dtype:
+            yield (
+                "policy.base_dtype",
+                f"{policy.base_dtype}, but policy.dtype computes in {policy.dtype}; use the same",
+            )
+    if policy.dtype == "float16" and config.launch.engine == "deepspeed":
+        yield (
+            "policy.dtype",
+            "float16 needs its gradients scaled, which only launch.engine: ddp does; use bfloat16",
+        )

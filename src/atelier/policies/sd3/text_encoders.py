@@ -1,0 +1,85 @@
+"""The text encoders of a Stable Diffusion 3 pipeline, there only while they are needed.
+
+T5-XXL is larger than the transformer that is trained: encoders are loaded with the first prompt
+that is new, and freed when all prompts of a run are encoded.
+"""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import json
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+from diffusers import StableDiffusion3Pipeline
+
+from atelier.config.schema import PolicyConfig
+from atelier.policies.embedding_cache import Embedding
+from atelier.policies.sd3.loading import load_text_encoders
+
+_PARTS = ("text_encoder*", "tokenizer*")
+_LIBRARIES = ("torch", "transformers", "diffusers")
+
+
+class TextEncoders:
+    """Encodes one prompt at a time: its embedding must not depend on which others share a batch,
+    or a cached one would differ from a recomputed one in the last bits."""
+
+    def __init__(self, directory: Path, policy: PolicyConfig, device: torch.device) -> None:
+        self._directory = directory
+        self._policy = policy
+        self._device = device
+        self._pipeline: StableDiffusion3Pipeline | None = None
+
+    @property
+    def are_loaded(self) -> bool:
+        return self._pipeline is not None
+
+    @torch.no_grad()
+    def encode(self, prompt: str) -> Embedding:
+        """`embedding` [tokens, dim] and `pooled` [dim] on the CPU, in policy.text.dtype."""
+        if self._pipeline is None:
+            self._pipeline = load_text_encoders(self._directory, self._policy, self._device)
+        embedding, _, pooled, _ = self._pipeline.encode_prompt(
+            prompt=prompt,
+            prompt_2=prompt,
+            prompt_3=prompt,
+            device=self._device,
+            do_classifier_free_guidance=False,
+            max_sequence_length=self._policy.max_sequence_length,
+        )
+        return {"embedding": embedding[0].cpu(), "pooled": pooled[0].cpu()}
+
+    def free(self) -> None:
+        """Give their memory back, the device's too; the next new prompt loads them again."""
+        if self._pipeline is None:
+            return
+        self._pipeline = None
+        gc.collect()  # modules refer to themselves: without it they stay until some later time
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def fingerprint(self) -> str:
+        """What every embedding depends on beside its prompt, as 64 hex digits.
+
+        Files are told by their path (a hub snapshot's names the commit), size and time of change:
+        hashing gigabytes at every start would take longer than some runs.
+        """
+        files = sorted(
+            file for part in _PARTS for file in self._directory.glob(f"{part}/*") if file.is_file()
+        )
+        content = {
+            "files": [(str(file.absolute()), *_size_and_time(file)) for file in files],
+            "dtype": self._policy.text.dtype,
+            "max_sequence_length": self._policy.max_sequence_length,
+            "device": self._device.type,
+            "libraries": {name: version(name) for name in _LIBRARIES},
+        }
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _size_and_time(file: Path) -> tuple[int, int]:
+    status = file.stat()
+    return status.st_size, status.st_mtime_ns
