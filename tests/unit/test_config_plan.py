@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from atelier.config.memory import estimate, read_model_facts
+from atelier.config.memory import Memory, estimate
+from atelier.config.model_facts import ModelFacts, read_model_facts
 from atelier.config.plan import Plan, plan
 from atelier.config.recipes import recipe_names, recipes_directory
 from atelier.config.resolve import resolve
@@ -42,8 +43,10 @@ def model(tmp_path: Path) -> Path:
         (root / folder).mkdir(parents=True)
     (root / "model_index.json").write_text("{}")
     shape = {"sample_size": 8, "patch_size": 2, "num_attention_heads": 2, "num_layers": 3}
-    shape |= {"attention_head_dim": 5, "in_channels": 4}
+    shape |= {"attention_head_dim": 5, "in_channels": 4, "joint_attention_dim": 6}
+    shape |= {"pooled_projection_dim": 7, "pos_embed_max_size": 8}
     (root / "transformer" / "config.json").write_text(json.dumps(shape))
+    (root / "vae" / "config.json").write_text('{"block_out_channels": [8, 16, 32]}')
     (root / "tokenizer" / "tokenizer_config.json").write_text('{"model_max_length": 16}')
     tensors = {
         "transformer_blocks.0.attn.to_q.weight": np.zeros((10, 10), np.float32),
@@ -172,34 +175,131 @@ def test_memory_is_read_from_the_files_of_the_model(model: Path) -> None:
     assert facts.parameters == 100 + 10 + 40
     assert facts.adapter_parameters == 3 * (10 + 10)
     assert facts.frozen_bytes == 7 * 2 + 5 * 4
+    assert (facts.vae_parameters, facts.text_parameters) == (7, 5)
     assert facts.latent_values == 4 * 8 * 8
     assert facts.tokens == 16 + 16 + config.policy.max_sequence_length
+    assert facts.condition_values == (16 + config.policy.max_sequence_length) * 6 + 7
     assert (facts.width, facts.layers) == (10, 3)
+    assert (facts.pixels, facts.vae_channels) == (32 * 32, 16)
+
+
+def test_the_size_of_the_images_counts(model: Path) -> None:
+    facts = read_model_facts(configured(f"policy.path={model}", "policy.resolution=64"))
+    assert facts is not None
+    assert (facts.latent_values, facts.image_tokens, facts.pixels) == (4 * 16 * 16, 64, 64 * 64)
+    with pytest.raises(PlanError, match=r"policy\.resolution: 36 pixels; .* a multiple of 8"):
+        plan(configured(f"policy.path={model}", "policy.resolution=36"))
+
+
+def memory_of(model: Path, *overrides: str, ranks: int = 1) -> tuple[Memory, ModelFacts]:
+    config = configured(f"policy.path={model}", *overrides)
+    facts = read_model_facts(config)
+    assert facts is not None
+    return estimate(config, facts, images=10, window=2, ranks=ranks), facts
 
 
 def test_memory_formula(model: Path) -> None:
-    full = configured(f"policy.path={model}")
-    facts = read_model_facts(full)
-    assert facts is not None
-    memory = estimate(full, facts, images=10, window=2, ranks=1)
-    assert memory.weights == memory.gradients == memory.ema == 4 * 150
-    assert memory.optimizer == 8 * 150
-    assert memory.trajectories == 4 * 10 * 3 * 256
-    assert memory.total == sum(vars(memory).values())
-
-    sharded = configured(f"policy.path={model}", "launch.engine=deepspeed")
-    assert estimate(sharded, facts, 10, 2, ranks=2).optimizer == 4 * 150
-    assert plan(full).memory is not None
+    memory, facts = memory_of(model)
+    held = memory.held
+    assert held["base"] == held["gradients"] == 4 * 150
+    assert held["optimizer"] == 8 * 150
+    assert held["autoencoder"] == 4 * 7
+    assert held["experience"] == 4 * 10 * (2 * 3 * 256 + facts.condition_values)
+    assert memory.phases["prompts"] == {"text encoders": 4 * 5}
+    assert memory.at("prompts") == 4 * 5, "nothing else is loaded yet"
+    assert memory.peak == max(memory.at(phase) for phase in memory.phases)
+    assert memory.host == {"moving average": 4 * 150}
+    assert plan(configured(f"policy.path={model}")).memory is not None
 
 
 def test_an_adapter_trains_little_and_needs_no_reference_copy(model: Path) -> None:
-    settings = [f"policy.path={model}", "algorithm.beta=0.1"]
-    full, lora = (configured(*settings, *more) for more in ([], ["policy.trainable=lora"]))
-    facts = read_model_facts(lora)
-    assert facts is not None
-    assert estimate(full, facts, 10, 2, 1).weights == 4 * 2 * 150
-    assert estimate(lora, facts, 10, 2, 1).weights == 4 * (150 + facts.adapter_parameters)
-    assert estimate(lora, facts, 10, 2, 1).optimizer == 8 * facts.adapter_parameters
+    full, _ = memory_of(model, "algorithm.beta=0.1")
+    lora, facts = memory_of(
+        model,
+        "algorithm.beta=0.1",
+        "policy.trainable=lora",
+        "policy.dtype=bfloat16",
+        "policy.base_dtype=bfloat16",
+    )
+    assert full.held["reference"] == 4 * 150
+    assert (lora.held["reference"], lora.held["base"]) == (0, 2 * 150)
+    assert lora.held["optimizer"] == 8 * facts.adapter_parameters
+    assert lora.phases["replay"]["16-bit copies"] == 0
+
+
+def test_engines_share_out_and_offload_what_they_say(model: Path) -> None:
+    zero = ["launch.engine=deepspeed", "launch.zero_stage=3"]
+    ddp, _ = memory_of(model, ranks=2)
+    two, _ = memory_of(model, zero[0], ranks=2)
+    three, _ = memory_of(model, *zero, ranks=2)
+    away, _ = memory_of(model, *zero, "launch.offload=true", ranks=2)
+    assert (ddp.held["optimizer"], ddp.held["buckets"]) == (8 * 150, 4 * 150)
+    assert (two.held["optimizer"], two.held["gradients"]) == (12 * 75, 4 * 75)
+    assert (two.held["base"], three.held["base"]) == (4 * 150, 2 * 150)
+    assert three.phases["replay"]["gathered weights"] == 4 * 150
+    assert "optimizer" not in away.held
+    assert away.host["optimizer"] == 12 * 75
+    assert away.phases["update"]["optimizer's temporaries"] == 0
+    assert "launch.offload: needs" in refusal("launch.offload=true")
+
+
+def test_recomputed_activations_and_sliced_decoding_need_less(model: Path) -> None:
+    plain, facts = memory_of(model)
+    less, _ = memory_of(model, "policy.gradient_checkpointing=true", "policy.vae.slicing=true")
+    guided, _ = memory_of(model, "rollout.guidance_scale=2")
+    value = 16 * facts.tokens * facts.width * 4
+    assert plain.phases["replay"]["activations"] == 27 * 3 * value
+    assert less.phases["replay"]["activations"] == (27 + 3) * value
+    assert guided.phases["replay"]["activations"] == 2 * 27 * 3 * value
+    name = "activations or decoding"
+    assert less.phases["rollout"][name] < plain.phases["rollout"][name]
+
+
+# SD3.5-Medium at 512x512 with 205 text tokens, as spec performance measured it.
+SD35M = ModelFacts(
+    parameters=2_243_000_000,
+    adapter_parameters=18_780_000,
+    text_parameters=5_500_000_000,
+    vae_parameters=84_000_000,
+    frozen_bytes=0,
+    latent_values=16 * 64 * 64,
+    image_tokens=1024,
+    text_tokens=205,
+    text_width=4096,
+    pooled_width=2048,
+    width=1536,
+    layers=24,
+    pixels=512 * 512,
+    vae_channels=256,
+)
+
+
+@pytest.mark.parametrize(
+    ("batch", "guidance", "checkpointing", "base", "gibibytes"),
+    [
+        (8, 1.0, False, "float32", 30.7),
+        (8, 4.5, False, "float32", 48.8),
+        (24, 1.0, False, "float32", 66.8),
+        (8, 1.0, True, "float32", 11.5),
+        (24, 1.0, True, "float32", 14.7),
+        (8, 1.0, False, "float16", 23.3),
+    ],
+)
+def test_the_estimate_agrees_with_what_was_measured_on_sd35_medium(
+    batch: int, guidance: float, checkpointing: bool, base: str, gibibytes: float
+) -> None:
+    """Spec performance 2, which has no autoencoder: the replay of one micro-batch."""
+    config = configured(
+        "policy.trainable=lora",
+        "policy.dtype=float16",
+        f"policy.base_dtype={base}",
+        f"policy.gradient_checkpointing={checkpointing}",
+        f"rollout.micro_batch_size={batch}",
+        f"rollout.guidance_scale={guidance}",
+    )
+    memory = estimate(config, SD35M, images=batch, window=1, ranks=1)
+    found = memory.at("replay") - memory.held["autoencoder"]
+    assert found / 2**30 == pytest.approx(gibibytes, rel=0.15)
 
 
 @pytest.mark.parametrize(
@@ -207,6 +307,7 @@ def test_an_adapter_trains_little_and_needs_no_reference_copy(model: Path) -> No
     [
         ("model_index.json", None),
         ("transformer/config.json", "{}"),
+        ("vae/config.json", "{}"),
         ("transformer/config.json", "{broken"),
         ("transformer/diffusion_pytorch_model.safetensors", "no header"),
     ],

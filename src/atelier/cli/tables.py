@@ -75,8 +75,13 @@ def removal_table(runs: Sequence[SurveyedRun], removals: Sequence[Removal]) -> s
 def _memory_rows(plan: Plan) -> list[tuple[str, str, str]]:
     if plan.memory is None:
         return [("memory a process", "unknown", "the model is not on this machine")]
-    parts = [f"{name} {_bytes(value)}" for name, value in vars(plan.memory).items() if value]
-    return [("memory a process", f"~{_bytes(plan.memory.total)}", ", ".join(parts))]
+    memory = plan.memory
+    rows = [("memory a process", f"~{_bytes(memory.peak)}", f"at its peak, in {memory.peak_phase}")]
+    rows += [(f"  {name}", _bytes(size), "held") for name, size in memory.held.items() if size]
+    for phase, terms in memory.phases.items():
+        rows += [(f"  {name}", _bytes(size), phase) for name, size in terms.items() if size]
+    rows += [(f"  {name}", _bytes(size), "main memory") for name, size in memory.host.items()]
+    return rows
 
 
 def _aligned(rows: Iterable[tuple[str, str, str]]) -> list[str]:

@@ -1,183 +1,177 @@
-"""How much memory a rank needs, estimated from the files of the model, without loading it.
+"""How much memory a rank needs on its device at most, estimated without loading the model.
 
-    weights       4 B x parameters (float32 masters), and as much again for a frozen reference
-                  when everything is trained and beta > 0 (an adapter is switched off instead)
-    frozen parts  text encoders and VAE, as stored
-    gradients     4 B x trained parameters
-    optimizer     8 B x trained parameters (AdamW: two moments)
-    EMA           4 B x trained parameters
-    trajectories  4 B x images a rank x (window + 1) x latent values
-    activations   34 values a token, channel and layer (Korthikanti et al. 2022, arXiv 2205.05198,
-                  eq. 2 without the attention matrices, which fused attention never stores, counts
-                  34 B in 16 bit: 17 values), doubled for the two streams of an MMDiT block, for
-                  one micro-batch; twice that with guidance; one layer and the layers' inputs
-                  with gradient checkpointing
+A rank goes through four phases, and what is held all the time comes on top of each but the first:
 
-ZeRO divides optimizer and gradients by the number of ranks (stage 2), weights too (stage 3). It
-is an estimate to choose a machine by, not a promise: allocator and CUDA context come on top.
+    prompts   text encoders, freed before anything else is loaded
+    rollout   a micro-batch through the transformer without gradients, or through the autoencoder
+    replay    a micro-batch with gradients
+    update    AdamW's intermediate values
+
+    base          transformer in policy.base_dtype (float32 where it is trained)
+    adapter       4 B x its parameters
+    reference     4 B x parameters, where everything is trained and beta > 0 (an adapter is off)
+    autoencoder   in policy.vae.dtype
+    gradients     4 B x trained
+    buckets       4 B x trained: DDP's copies that travel between ranks
+    optimizer     8 B x trained (AdamW's moments), and ZeRO's own 4 B masters
+    experience    a step's images on this rank: latents and noise of the window, and embeddings
+
+ZeRO-2 shares gradients and optimizer among the ranks, ZeRO-3 weights too; with offload the
+optimizer and its gradients lie in main memory. The moving average always does.
+
+Activations, in values a token and channel of the compute dtype, are measured on SD3.5-Medium under
+autocast at 512x512 (spec performance 1 and 2): 27 a layer with gradients (batch 8, 16 and 24: 30.7,
+48.8 and 66.8 GiB), 18 in all without. With gradient checkpointing one a layer is kept, and one
+layer's are there at a time. 32-bit weights under autocast are cast to 16 bit, and a backward pass
+keeps the copies. It is an estimate to choose a machine by: the CUDA context and what the allocator
+cannot use come on top. benchmarks/memory.py measures.
 """
 
 from __future__ import annotations
 
-import json
-import math
-import struct
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
-from atelier.config.paths import from_root, is_directory
-from atelier.config.schema import LoraConfig, RunConfig
-from atelier.errors import ConfigError
+from atelier.config.model_facts import ModelFacts
+from atelier.config.schema import RunConfig
 
-_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I8": 1, "U8": 1}
-_VALUES_A_TOKEN = 34
-_FROZEN_PARTS = ("text_encoder", "text_encoder_2", "text_encoder_3", "vae")
-_CLIP_TOKENS = 77
-
-
-@dataclass(frozen=True)
-class ModelFacts:
-    """What the files of a pipeline directory say."""
-
-    parameters: int  # of the transformer
-    adapter_parameters: int  # of the LoRA the configuration describes
-    frozen_bytes: int  # text encoders and VAE
-    latent_values: int  # channels x height x width
-    tokens: int  # image and text tokens of one image
-    width: int
-    layers: int
+_DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+_VALUES_WITH_GRADIENT = 27  # a token, channel and layer
+_VALUES_WITHOUT = 18  # a token and channel, whatever the number of layers
+_DECODED_TENSORS = 3  # of the autoencoder's widest activation at the image's full size
+_ZERO_BUCKETS = 2 * 4 * 50_000_000  # reduce and gather, configs/deepspeed
+_LIVE_PARAMETERS = 50_000_000  # that ZeRO-3 prefetches beside the block it is at
 
 
 @dataclass(frozen=True)
 class Memory:
-    """Estimated bytes a rank."""
+    """Estimated bytes of a rank: held all the time, on top in each phase, and in main memory."""
 
-    weights: int
-    frozen: int
-    gradients: int
-    optimizer: int
-    ema: int
-    trajectories: int
-    activations: int
+    held: Mapping[str, int]
+    phases: Mapping[str, Mapping[str, int]]
+    host: Mapping[str, int]
+
+    def at(self, phase: str) -> int:
+        """Bytes on the device in a phase. Nothing is held yet while prompts are encoded."""
+        held = 0 if phase == "prompts" else sum(self.held.values())
+        return held + sum(self.phases[phase].values())
 
     @property
-    def total(self) -> int:
-        return sum(vars(self).values())
+    def peak_phase(self) -> str:
+        return max(self.phases, key=self.at)
+
+    @property
+    def peak(self) -> int:
+        """Bytes on the device at the worst moment."""
+        return self.at(self.peak_phase)
 
 
 def estimate(config: RunConfig, facts: ModelFacts, images: int, window: int, ranks: int) -> Memory:
     """Bytes each of `ranks` needs when it holds `images` images of a step. See the module."""
-    adapter = config.policy.trainable == "lora"
-    trained = facts.adapter_parameters if adapter else facts.parameters
-    reference = facts.parameters if config.algorithm.beta > 0 and not adapter else 0
-    stage = config.launch.zero_stage if config.launch.engine == "deepspeed" else 0
-    shards = ranks if stage >= 2 else 1
-    weights = 4 * (facts.parameters + reference + (trained if adapter else 0))
+    lora = config.policy.trainable == "lora"
+    trained = facts.adapter_parameters if lora else facts.parameters
+    engine, host = _engine(config, trained, ranks)
+    average = {"moving average": 4 * trained} if config.train.ema.enabled else {}
+    temporaries = 0 if host else 4 * trained // _shards(config, ranks)
     return Memory(
-        weights=weights // (ranks if stage == 3 else 1),
-        frozen=facts.frozen_bytes,
-        gradients=4 * trained // shards,
-        optimizer=8 * trained // shards,
-        ema=4 * trained if config.train.ema.enabled else 0,
-        trajectories=4 * images * (window + 1) * facts.latent_values,
-        activations=_activations(config, facts),
+        held={
+            **_weights(config, facts, trained, ranks),
+            **engine,
+            "experience": _experience(config, facts, images, window),
+        },
+        phases={
+            "prompts": {
+                "text encoders": facts.text_parameters * _DTYPE_BYTES[config.policy.text.dtype]
+            },
+            "rollout": {
+                **_casts(config, facts, ranks, backward=False),
+                "activations or decoding": max(_inference(config, facts), _decoding(config, facts)),
+            },
+            "replay": {
+                **_casts(config, facts, ranks, backward=True),
+                "activations": _activations(config, facts),
+            },
+            "update": {"optimizer's temporaries": temporaries},
+        },
+        host={**host, **average},
     )
+
+
+def _stage(config: RunConfig) -> int:
+    return config.launch.zero_stage if config.launch.engine == "deepspeed" else 0
+
+
+def _shards(config: RunConfig, ranks: int) -> int:
+    """Among how many ranks the optimizer's state is shared out."""
+    return ranks if _stage(config) else 1
+
+
+def _weights(config: RunConfig, facts: ModelFacts, trained: int, ranks: int) -> dict[str, int]:
+    policy = config.policy
+    lora = policy.trainable == "lora"
+    shards = ranks if _stage(config) == 3 else 1
+    copied = not lora and config.algorithm.beta > 0
+    return {
+        "base": facts.parameters * _DTYPE_BYTES[policy.base_dtype] // shards,
+        "adapter": 4 * trained // shards if lora else 0,
+        "reference": 4 * facts.parameters if copied else 0,
+        "autoencoder": facts.vae_parameters * _DTYPE_BYTES[policy.vae.dtype],
+    }
+
+
+def _engine(config: RunConfig, trained: int, ranks: int) -> tuple[dict[str, int], dict[str, int]]:
+    """What training holds on the device, and in main memory."""
+    stage = _stage(config)
+    own = trained // _shards(config, ranks)
+    state = {"gradients": 4 * own, "optimizer": (12 if stage else 8) * own}
+    if not stage:
+        return {**state, "buckets": 4 * trained if ranks > 1 else 0}, {}
+    buckets = {"buckets": min(_ZERO_BUCKETS, 8 * trained)}
+    return (buckets, state) if config.launch.offload else ({**state, **buckets}, {})
+
+
+def _experience(config: RunConfig, facts: ModelFacts, images: int, window: int) -> int:
+    latents = 2 * (window + 1) * facts.latent_values  # as sampled, and the noise they were made by
+    steps = 2 if config.train.one_step_off else 1
+    return 4 * images * (latents + facts.condition_values) * steps
+
+
+def _casts(config: RunConfig, facts: ModelFacts, ranks: int, backward: bool) -> dict[str, int]:
+    """16-bit copies of 32-bit weights, and under ZeRO-3 the weights that are put together."""
+    policy = config.policy
+    cast = policy.dtype != policy.base_dtype
+    # Autocast remembers copies of what is trained; a backward pass needs those it does not remake.
+    kept = policy.trainable == "full" or (backward and not policy.gradient_checkpointing)
+    block = facts.parameters // max(facts.layers, 1)
+    gathered = 0
+    if _stage(config) == 3 and ranks > 1:
+        live = min(facts.parameters, block + _LIVE_PARAMETERS)
+        gathered = live * _DTYPE_BYTES[policy.base_dtype]
+    return {
+        "16-bit copies": 2 * (facts.parameters if kept else block) if cast else 0,
+        "gathered weights": gathered,
+    }
+
+
+def _values(config: RunConfig, facts: ModelFacts) -> int:
+    """Bytes of one value a token and channel of a micro-batch, both branches of guidance."""
+    batch = config.rollout.micro_batch_size * (2 if config.rollout.guidance_scale > 1 else 1)
+    return batch * facts.tokens * facts.width * _DTYPE_BYTES[config.policy.dtype]
+
+
+def _inference(config: RunConfig, facts: ModelFacts) -> int:
+    return _VALUES_WITHOUT * _values(config, facts)
 
 
 def _activations(config: RunConfig, facts: ModelFacts) -> int:
-    batch = config.rollout.micro_batch_size * (2 if config.rollout.guidance_scale > 1 else 1)
-    value = 4 if config.policy.dtype == "float32" else 2
-    layer = _VALUES_A_TOKEN * batch * facts.tokens * facts.width * value
+    layer = _VALUES_WITH_GRADIENT * _values(config, facts)
     if config.policy.gradient_checkpointing:
-        return layer + batch * facts.tokens * facts.width * value * facts.layers
+        return layer + facts.layers * _values(config, facts)
     return layer * facts.layers
 
 
-def read_model_facts(config: RunConfig) -> ModelFacts | None:
-    """Read the pipeline directory `policy.path`; None when it is no local directory (a hub id).
-
-    Raises ConfigError naming the file that is missing or not what it should be.
-    """
-    root = from_root(config.policy.path)
-    if not is_directory(root):
-        return None
-    if not (root / "model_index.json").is_file():
-        raise ConfigError(f"{config.policy.path}: no model_index.json: not a pipeline directory")
-    shape = _read_json(root / "transformer" / "config.json")
-    try:
-        side, patch = int(shape["sample_size"]), int(shape["patch_size"])
-        width = int(shape["num_attention_heads"]) * int(shape["attention_head_dim"])
-        channels, layers = int(shape["in_channels"]), int(shape["num_layers"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise ConfigError(
-            f"{config.policy.path}/transformer/config.json: not an SD3 transformer: {error}"
-        ) from error
-    tensors = _tensors(root / "transformer")
-    return ModelFacts(
-        parameters=sum(math.prod(entry["shape"]) for entry in tensors.values()),
-        adapter_parameters=_adapter_parameters(tensors, config.policy.lora),
-        frozen_bytes=sum(_stored_bytes(root / part) for part in _FROZEN_PARTS),
-        latent_values=channels * side * side,
-        tokens=(side // patch) ** 2 + _text_tokens(root, config.policy.max_sequence_length),
-        width=width,
-        layers=layers,
-    )
-
-
-def _adapter_parameters(tensors: dict[str, Any], lora: LoraConfig) -> int:
-    suffixes = tuple(f"{target}.weight" for target in lora.target_modules)
-    return sum(
-        lora.rank * sum(entry["shape"])
-        for name, entry in tensors.items()
-        if name.endswith(suffixes) and len(entry["shape"]) == 2
-    )
-
-
-def _text_tokens(root: Path, t5_tokens: int) -> int:
-    """CLIP's length and T5's, which SD3 lays one behind the other. Without a T5 it lays as many
-    zeros there; the embedded model's funnel shrinks them to one (policies/sd3/tiny.py)."""
-    third = _read_json(root / "model_index.json").get("text_encoder_3") or []
-    if "FunnelBaseModel" in third:
-        t5_tokens = 1
-    file = root / "tokenizer" / "tokenizer_config.json"
-    length = _read_json(file).get("model_max_length") if file.is_file() else None
-    return (length if isinstance(length, int) and length < 10_000 else _CLIP_TOKENS) + t5_tokens
-
-
-def _stored_bytes(folder: Path) -> int:
-    entries = _tensors(folder) if folder.is_dir() else {}
-    return sum(
-        math.prod(entry["shape"]) * _BYTES.get(entry["dtype"], 4) for entry in entries.values()
-    )
-
-
-def _tensors(folder: Path) -> dict[str, Any]:
-    """Name, dtype and shape of every tensor, from the headers of the folder's safetensors."""
-    files = sorted(folder.glob("*.safetensors"))
-    full = [file for file in files if ".fp16." not in file.name]
-    entries: dict[str, Any] = {}
-    for file in full or files:
-        entries |= _header(file)
-    return entries
-
-
-def _header(file: Path) -> dict[str, Any]:
-    """A safetensors header: 8 bytes of length, little-endian, then that much JSON."""
-    try:
-        with file.open("rb") as stream:
-            (length,) = struct.unpack("<Q", stream.read(8))
-            header = json.loads(stream.read(min(length, 100_000_000)))
-    except (OSError, struct.error, ValueError) as error:
-        raise ConfigError(f"{file}: not a safetensors file: {error}") from error
-    return {name: entry for name, entry in header.items() if name != "__metadata__"}
-
-
-def _read_json(file: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{file}: cannot be read as JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise ConfigError(f"{file}: expected a JSON object")
-    return value
+def _decoding(config: RunConfig, facts: ModelFacts) -> int:
+    vae = config.policy.vae
+    images = 1 if vae.slicing else config.rollout.micro_batch_size
+    value = _DTYPE_BYTES[vae.dtype]
+    return _DECODED_TENSORS * images * facts.pixels * facts.vae_channels * value

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from atelier.config.memory import Memory, ModelFacts, estimate, read_model_facts
+from atelier.config.memory import Memory, estimate
+from atelier.config.model_facts import ModelFacts, read_model_facts
 from atelier.config.rejections import model_rejections, rejections, rewards_in_use
 from atelier.config.schema import RunConfig
 from atelier.config.space import space_warnings

@@ -1,4 +1,4 @@
-"""Which settings of a policy exclude each other."""
+"""Which settings of a policy, and of the engine that trains it, exclude each other."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ def policy_rejections(config: RunConfig) -> Iterator[tuple[str, str]]:
                 "policy.base_dtype",
                 f"{policy.base_dtype}, but policy.dtype computes in {policy.dtype}; use the same",
             )
-    if policy.dtype == "float16" and config.launch.engine == "deepspeed":
+    launch = config.launch
+    if launch.offload and (launch.engine, launch.zero_stage) != ("deepspeed", 3):
+        yield "launch.offload", "needs launch.engine: deepspeed with launch.zero_stage: 3"
+    if policy.dtype == "float16" and launch.engine == "deepspeed":
         yield (
             "policy.dtype",
             "float16 needs its gradients scaled, which only launch.engine: ddp does; use bfloat16",

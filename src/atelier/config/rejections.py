@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from atelier.config.log_probs import log_prob_name
-from atelier.config.memory import ModelFacts
+from atelier.config.model_facts import ModelFacts
 from atelier.config.paths import from_root, is_file
 from atelier.config.policy_rules import policy_rejections
 from atelier.config.prompt_files import FOLDER_FILES, can_be_had, prompt_files

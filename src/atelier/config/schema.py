@@ -310,6 +310,9 @@ class LaunchConfig(Section):
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="Where the ranks compute.")
     engine: Literal["ddp", "deepspeed"] = Field("ddp", description="Distributed engine.")
     zero_stage: Literal[2, 3] = Field(2, description="DeepSpeed ZeRO stage.")
+    offload: bool = Field(
+        False, description="Keep the optimizer in main memory and step it on the CPU (ZeRO-3)."
+    )
     threads: PositiveInt = Field(
         2, description="CPU threads of all ranks together; fixed, because it can change sums."
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from atelier.config.memory import ModelFacts
+from atelier.config.model_facts import ModelFacts
 from atelier.config.paths import runs_root
 from atelier.config.schema import RunConfig
 from atelier.disk import amount, free_bytes

@@ -94,7 +94,7 @@ def make_engine(
         weight_decay=train.weight_decay,
     )
     if launch.engine == "deepspeed":
-        return DeepSpeedEngine(module, trainable, optimizer, train, launch.zero_stage)
+        return DeepSpeedEngine(module, trainable, optimizer, train, launch)
     return DdpEngine(module, trainable, optimizer, train, world, scale_loss)
 
 
@@ -180,7 +180,8 @@ class DdpEngine:
 
 
 class DeepSpeedEngine:
-    """DeepSpeed ZeRO-2 or ZeRO-3 in float32, configured by configs/deepspeed/zero<stage>.json."""
+    """DeepSpeed ZeRO-2 or ZeRO-3 in float32, configured by configs/deepspeed/zero<stage>.json, or
+    zero3_offload.json where the optimizer lies in main memory."""
 
     def __init__(
         self,
@@ -188,16 +189,15 @@ class DeepSpeedEngine:
         trainable: Mapping[str, nn.Parameter],
         optimizer: torch.optim.Optimizer,
         train: TrainConfig,
-        stage: int,
+        launch: LaunchConfig,
     ) -> None:
         import deepspeed
 
         self._deepspeed = deepspeed
         self._trainable = trainable
-        self._stage = stage
-        config = read_deepspeed_config(
-            repository_root() / "configs" / "deepspeed" / f"zero{stage}.json", train
-        )
+        self._stage = launch.zero_stage
+        name = f"zero{launch.zero_stage}{'_offload' if launch.offload else ''}.json"
+        config = read_deepspeed_config(repository_root() / "configs" / "deepspeed" / name, train)
         engine, _, _, _ = deepspeed.initialize(model=module, optimizer=optimizer, config=config)
         self._engine = engine
         self.module: nn.Module = engine
