@@ -16,6 +16,7 @@ from atelier.training.checkpoint import Checkpoint, latest_checkpoint, load_chec
 from tests.support.runs import make_run, metrics, start, train, untrained_pipeline
 
 DEEPSPEED = "launch.engine=deepspeed"
+FLOAT16 = ("policy.dtype=float16", "policy.base_dtype=float16", "rollout.old_log_prob=recompute")
 WEIGHTS = "diffusion_pytorch_model.safetensors"
 # Below epsilon AdamW's update is proportional to the gradient. With the default of 1e-8 it is a
 # sign: where a gradient is nearly zero, rounding (the order of a sum over ranks) decides it.
@@ -37,6 +38,7 @@ def assert_equal(first: Checkpoint, second: Checkpoint) -> None:
     for counter in ("step", "updates", "digest"):
         assert getattr(first.state, counter) == getattr(second.state, counter)
     assert first.optimizer.updates == second.optimizer.updates
+    assert first.optimizer.scaler == second.optimizer.scaler
     for kind in ("weights", "ema", "rng"):
         ours, theirs = getattr(first, kind), getattr(second, kind)
         assert ours.keys() == theirs.keys()
@@ -51,6 +53,8 @@ SETTINGS = {
     "ddp-2": (2, ()),
     "zero2-2": (2, (DEEPSPEED, "launch.zero_stage=2")),
     "zero3-2": (2, (DEEPSPEED, "launch.zero_stage=3")),
+    "offload-2": (2, (DEEPSPEED, "launch.zero_stage=3", "launch.offload=true")),
+    "float16-2": (2, (*FLOAT16, "policy.trainable=lora", "policy.gradient_checkpointing=true")),
 }
 
 
@@ -68,7 +72,7 @@ def _undisturbed(tmp_path_factory: pytest.TempPathFactory):
     return finished
 
 
-@pytest.mark.parametrize("setting", ["ddp-2", "zero2-2", "zero3-2"])
+@pytest.mark.parametrize("setting", ["ddp-2", "zero2-2", "zero3-2", "offload-2"])
 def test_ranks_and_engines_give_the_same_weights(undisturbed, setting: str) -> None:
     one, other = final(undisturbed("single")), final(undisturbed(setting))
     untrained = load_file(untrained_pipeline() / "transformer" / WEIGHTS)
@@ -78,7 +82,7 @@ def test_ranks_and_engines_give_the_same_weights(undisturbed, setting: str) -> N
     assert differ <= min(1e-5, moved / 20), f"weights moved {moved} and differ by {differ}"
 
 
-@pytest.mark.parametrize("setting", ["single", "ddp-2", "zero2-2"])
+@pytest.mark.parametrize("setting", ["single", "ddp-2", "zero2-2", "offload-2", "float16-2"])
 def test_killed_and_resumed_equals_undisturbed(undisturbed, tmp_path: Path, setting: str) -> None:
     processes, overrides = SETTINGS[setting]
     whole, killed = undisturbed(setting), make_run(tmp_path, (*overrides, PROPORTIONAL))
