@@ -91,6 +91,12 @@ class ToyTokenPolicy:
             reference = self._log_probs(self._reference, tokens)[:, actions]
         return Replay(log_prob, {"log_prob": log_prob, "reference_log_prob": reference})
 
+    def pack(self, rollout: Rollout) -> Mapping[str, Tensor]:
+        return {"tokens": rollout.record["tokens"]}
+
+    def unpack(self, samples: Sequence[Sample], tensors: Mapping[str, Tensor]) -> Mapping:
+        return dict(tensors)
+
     def generate(
         self, module: nn.Module, prompts: Sequence[str], noise_keys: Sequence[int]
     ) -> np.ndarray:

@@ -5,14 +5,21 @@ import math
 import pytest
 import torch
 
-from atelier.algorithms.advantages import group_advantages, zero_std_share
+from atelier.algorithms.advantages import (
+    each_reward_advantages,
+    extremes,
+    group_advantages,
+    zero_std_share,
+)
 from atelier.algorithms.grpo import Grpo, ratio_gap
 from atelier.algorithms.kl import k3, latent_mean, velocity
 from atelier.algorithms.policy_loss import clipped_policy_loss
 from atelier.config.schema import AlgorithmConfig, EmaConfig
-from atelier.dynamics.transitions import cps, flow_sde, steps_of
+from atelier.dynamics.log_probs import gaussian_mean, ratio_norm
+from atelier.dynamics.transitions import Transition, cps, flow_sde, steps_of, wan_sde
 from atelier.policies.base import Replay
 from atelier.training.ema import Ema, ema_decay
+from atelier.training.scores import StepScores
 
 GROUPS = torch.tensor([0, 0, 0, 1, 1, 1])
 REWARDS = torch.tensor([0, 0.5, 1, 0.2, 0.2, 0.8])
@@ -53,6 +60,69 @@ def test_group_order_does_not_matter() -> None:
     assert torch.equal(shuffled, group_advantages(REWARDS, GROUPS, VALID)[order])
 
 
+def test_trimmed_statistics_leave_the_lowest_out() -> None:
+    """Worked by hand: of 0, .2, .4, .9 a quarter is left out: mean .5, std sqrt(.26 / 3)."""
+    rewards, groups = torch.tensor([0.2, 0.9, 0.0, 0.4]), torch.zeros(4, dtype=torch.int64)
+    result = group_advantages(rewards, groups, torch.ones(4, dtype=torch.bool), trim=0.25)
+    spread = math.sqrt(0.26 / 3) + 1e-4
+    assert result.tolist() == pytest.approx([x / spread for x in (-0.3, 0.4, -0.5, -0.1)])
+
+
+def test_each_reward_counts_alike_whatever_its_scale() -> None:
+    """Worked by hand: both rewards of a group of two are +-1, so weights 3 and 1 give +-.5."""
+    groups, valid = torch.tensor([0, 0]), torch.tensor([True, True])
+    rewards = {"wide": torch.tensor([0.0, 1000.0]), "narrow": torch.tensor([0.2, 0.1])}
+    result = each_reward_advantages(rewards, {"wide": 3.0, "narrow": 1.0}, groups, valid)
+    assert result.tolist() == pytest.approx([-0.5, 0.5], abs=2e-3)
+    total = group_advantages(3 * rewards["wide"] + rewards["narrow"], groups, valid)
+    assert total.tolist() == pytest.approx([-1, 1], abs=1e-6)
+    alone = each_reward_advantages(rewards, {"wide": 0.0, "narrow": 2.0}, groups, valid)
+    assert alone.tolist() == pytest.approx([1, -1], abs=2e-3)
+
+
+def test_gdpo_is_each_reward_scaled_over_the_step() -> None:
+    """Groups (0, 1) and (0, 1, 1): per group +-1 and -sqrt 2, 1/sqrt 2 twice; then whitened."""
+    values = {"a": torch.tensor([0.0, 1.0, 0.0, 1.0, 1.0])}
+    scored = StepScores(
+        torch.arange(5),
+        values["a"],
+        torch.ones(5, dtype=torch.bool),
+        torch.tensor([0, 0, 1, 1, 1]),
+        values,
+        None,
+    )
+    algorithm = Grpo(AlgorithmConfig(advantage_from="gdpo"), (0.1, 0.1), {"a": 1.0})
+    plain = [-1, 1, -math.sqrt(2), 1 / math.sqrt(2), 1 / math.sqrt(2)]
+    std = math.sqrt(sum(value**2 for value in plain) / 5)
+    result = algorithm.advantages(scored).values[:, 0]
+    assert result.tolist() == pytest.approx([value / std for value in plain], abs=1e-3)
+
+
+def test_best_and_worst_of_n() -> None:
+    advantages = torch.tensor([0.1, 0.9, -0.5, 0.3, 7.0, 0.0, 0.0, 1.0])
+    groups = torch.tensor([0, 0, 0, 0, 0, 1, 1, 1])
+    valid = torch.tensor([True] * 4 + [False] + [True] * 3)
+    kept = extremes(advantages, groups, valid, 2)
+    assert kept.tolist() == [False, True, True, False, False, True, False, True]
+    assert extremes(advantages, groups, valid, 4).tolist() == valid.tolist()
+
+
+def test_kl_in_the_reward_is_compared_action_by_action() -> None:
+    scored = StepScores(
+        torch.arange(2),
+        torch.tensor([1.0, 0.0]),
+        torch.ones(2, dtype=torch.bool),
+        torch.tensor([0, 0]),
+        {},
+        None,
+    )
+    config = AlgorithmConfig(beta=2.0, kl_placement="reward", advantage_std="none")
+    distances = torch.tensor([[0.1, 0.6], [0.0, 0.0]])
+    result = Grpo(config, (0.1, 0.1)).advantages(scored, distances)
+    assert result.values.flatten().tolist() == pytest.approx([0.4, -0.1, -0.4, 0.1])
+    assert result.of(torch.tensor([1]), slice(1, 2)).tolist() == [[pytest.approx(0.1)]]
+
+
 def test_zero_std_share_counts_groups_that_teach_nothing() -> None:
     rewards = torch.tensor([0.3, 0.3, 0.3, 0.2, 0.2, 0.8])
     assert zero_std_share(rewards, GROUPS, VALID) == 0.5
@@ -70,6 +140,40 @@ def test_golden_policy_loss() -> None:
     assert loss.clipped_below.float().mean() == 0.25
 
 
+def _guarded(x, v_old, v_new, draws) -> tuple[torch.Tensor, float, list[Transition]]:
+    """Log-ratio of ratio_norm at step .8 -> .5, and 1 / h."""
+    step = steps_of([1.0, 0.8, 0.5, 0.0])[1]
+    old, new = flow_sde(x, v_old, step, 0.7), flow_sde(x, v_new, step, 0.7)
+    x_next = old.mean + old.std * draws
+    difference = ratio_norm(x_next, new, draws) - ratio_norm(x_next, old, draws)
+    return difference, -1 / step.dt, [old, new]
+
+
+def test_golden_guard() -> None:
+    rows = [
+        [(0.5, -1), (0.2, 0.4)],
+        [(-0.3, 0.6), (0.1, -0.2)],
+        [(-0.2, 0.5), (0.4, -0.6)],
+        [(1, -0.5), (0.25, 2)],
+    ]
+    x, v_old, v_new, draws = (torch.tensor(row, dtype=torch.float64) for row in rows)
+    log_ratio, weight, (old, new) = _guarded(x, v_old, v_new, draws)
+    assert old.mean.flatten().tolist() == pytest.approx([0.4283, -0.8566, 0.08915, 0.3277])
+    assert new.mean.flatten().tolist() == pytest.approx([0.39095, -0.81925, -0.0229, 0.4771])
+    x_next = old.mean + old.std * draws
+    plain = gaussian_mean(x_next, new, draws) - gaussian_mean(x_next, old, draws)
+    assert plain.tolist() == pytest.approx([-0.037717, 0.161739], abs=1e-6)
+    assert log_ratio.exp().tolist() == pytest.approx([0.972376, 1.144988], abs=1e-6)
+    # A sample's correction is its own: the original's, shared by a micro-batch, gives .977475.
+    bias = ((new.mean - old.mean) ** 2).mean(1) / (2 * old.std**2)
+    assert torch.allclose(log_ratio, (plain + bias) * old.std)
+
+    replay = Replay(log_ratio[:, None], weight=torch.full((2, 1), weight))
+    algorithm = Grpo(AlgorithmConfig(), (2e-6, 2e-6))
+    terms = algorithm.loss(replay, torch.zeros(2, 1), torch.tensor([[1.0], [-1.0]]))
+    assert terms.loss.mean().item() == pytest.approx(0.287686, abs=1e-6)
+
+
 def test_asymmetric_clipping() -> None:
     log_ratio = torch.tensor([[0.15], [-0.15]])
     loss = clipped_policy_loss(log_ratio, torch.zeros(2, 1), torch.ones(2, 1), 0.1, 0.2)
@@ -78,7 +182,7 @@ def test_asymmetric_clipping() -> None:
 
 
 def _kl_statistics(kind, noise_level: float) -> dict[str, torch.Tensor]:
-    step = steps_of(torch.tensor([1.0, 0.8, 0.5, 0.0], dtype=torch.float64))[1]
+    step = steps_of([1.0, 0.8, 0.5, 0.0])[1]
     x = torch.tensor([[0.5, -1.0]], dtype=torch.float64)
     v = torch.tensor([[-0.3, 0.6]], dtype=torch.float64, requires_grad=True)
     v_ref = torch.tensor([[-0.1, 0.5]], dtype=torch.float64)
@@ -89,12 +193,13 @@ def _kl_statistics(kind, noise_level: float) -> dict[str, torch.Tensor]:
         "reference_velocity": v_ref[:, None],
         "mean": new.mean[:, None],
         "reference_mean": reference.mean[:, None],
-        "kl_std": torch.tensor([new.kl_std], dtype=torch.float64),
+        "kl_std": torch.tensor([[new.kl_std]], dtype=torch.float64),
     }
 
 
 @pytest.mark.parametrize(
-    ("kind", "noise_level", "golden"), [(flow_sde, 0.7, 0.00088968), (cps, 0.8, 0.00753081)]
+    ("kind", "noise_level", "golden"),
+    [(flow_sde, 0.7, 0.00088968), (cps, 0.8, 0.00753081), (wan_sde, 1.0, 0.01011677)],
 )
 def test_golden_latent_mean_kl(kind, noise_level: float, golden: float) -> None:
     statistics = _kl_statistics(kind, noise_level)
@@ -122,11 +227,11 @@ def test_k3_is_zero_at_the_reference_and_positive_elsewhere() -> None:
 
 @pytest.mark.parametrize("beta", [0.0, 0.5])
 def test_every_loss_term_has_a_gradient(beta: float) -> None:
-    algorithm = Grpo(AlgorithmConfig(beta=beta, clip_range=0.1, kl="velocity"))
+    algorithm = Grpo(AlgorithmConfig(beta=beta, kl="velocity"), (0.1, 0.1))
     log_prob = torch.zeros(2, 1, requires_grad=True)
     v = torch.ones(2, 1, 3, requires_grad=True)
     replay = Replay(log_prob, {"velocity": v, "reference_velocity": torch.zeros(2, 1, 3)})
-    terms = algorithm.loss(replay, torch.zeros(2, 1), torch.tensor([1.0, -1.0]))
+    terms = algorithm.loss(replay, torch.zeros(2, 1), torch.tensor([[1.0], [-1.0]]))
     terms.loss.sum().backward()
     assert log_prob.grad.flatten().tolist() == [-1.0, 1.0]
     if beta:
@@ -136,9 +241,9 @@ def test_every_loss_term_has_a_gradient(beta: float) -> None:
 
 
 def test_split_clip_fractions_count_only_where_the_clip_acts() -> None:
-    algorithm = Grpo(AlgorithmConfig(clip_range=0.1))
+    algorithm = Grpo(AlgorithmConfig(), (0.1, 0.1))
     log_prob = torch.tensor([[0.5], [0.5], [-0.5], [-0.5]])
-    advantages = torch.tensor([1.0, -1.0, 1.0, -1.0])
+    advantages = torch.tensor([[1.0], [-1.0], [1.0], [-1.0]])
     metrics = algorithm.loss(Replay(log_prob), torch.zeros(4, 1), advantages).metrics
     assert metrics["clip/positive"].flatten().tolist() == [1, 0, 0, 0]
     assert metrics["clip/negative"].flatten().tolist() == [0, 0, 0, 1]

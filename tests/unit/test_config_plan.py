@@ -10,6 +10,7 @@ from safetensors.numpy import save_file
 
 from atelier.config.memory import estimate, read_model_facts
 from atelier.config.plan import Plan, plan
+from atelier.config.recipes import recipe_names, recipes_directory
 from atelier.config.resolve import resolve
 from atelier.config.schema import RunConfig
 from atelier.errors import PlanError
@@ -53,6 +54,11 @@ def model(tmp_path: Path) -> Path:
     save_file({"w": np.zeros(7, np.float16)}, root / "vae" / "model.safetensors")
     save_file({"w": np.zeros(5, np.float32)}, root / "text_encoder" / "model.safetensors")
     return root
+
+
+@pytest.mark.parametrize("name", recipe_names(recipes_directory()))
+def test_every_recipe_is_a_plan_that_works(name: str) -> None:
+    assert plan(resolve(name, (), Path(os.devnull))).updates > 0
 
 
 def test_every_number_of_the_demo() -> None:
@@ -116,6 +122,26 @@ def test_two_processes_share_the_micro_batches() -> None:
         (["train.prompts_per_step=4096"], "train.prompts_per_step: 4096 is more than data.train"),
         (["data.heldout_prompts=100"], "evaluation.prompts: 256 is more than data.heldout_prompts"),
         (["data.source=ocr_text", "data.path=no/such.txt"], "data.path: there is no file no/such"),
+        (["rollout.log_prob=ratio_norm"], "rollout.log_prob: ratio_norm assumes a Gaussian"),
+        (["rollout.window.scope=group", "rollout.window.strategy=all"], "nothing is drawn"),
+        (["rollout.window.scope=rank", "rollout.tail=0.5"], "rollout.tail: the images of a"),
+        (["rollout.window.strategy=all", "rollout.tail=0.5"], "rollout.tail: rollout.window"),
+        (["rollout.window={strategy: decay, size: 9}"], "rollout.window.size: 9 does not fit"),
+        (
+            ["algorithm.kl_placement=reward", "algorithm.advantage_from=gdpo"],
+            "algorithm.kl_placement: the KL is taken off the sum",
+        ),
+        (["algorithm.keep_extremes=16"], "algorithm.keep_extremes: 16 keeps every image"),
+        (["train.resample_rounds=1", "rollout.micro_batch_size=32"], "has to be of one group"),
+        (["train.resample_rounds=1", "train.one_step_off=true"], "train.resample_rounds: other"),
+        (
+            ["train.one_step_off=true", "rollout.old_log_prob=recompute"],
+            "rollout.old_log_prob: recomputed by weights that have moved on",
+        ),
+        (["rollout.log_prob=gaussian_mean"], "use cps_raw, or flow_sde"),
+        (["data.source=ocr_text", "data.path=no/such"], "no/such, and no folder with train.txt"),
+        (["data.source=ocr_text", "data.path=docs"], "data.path: there is no file docs/train.txt"),
+        (["data.source=geneval", "data.path=docs"], "there is no file docs/train_metadata.jsonl"),
     ],
 )
 def test_an_impossible_plan_names_its_field(overrides: list[str], field: str) -> None:

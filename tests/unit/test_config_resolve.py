@@ -1,5 +1,6 @@
 """Resolution: which source wins, and what a resolved value is."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -112,6 +113,18 @@ def test_every_recipe_of_the_repository_resolves_and_says_what_it_is(
 ) -> None:
     assert resolve(name, params_file=params).recipe == name
     assert recipe_summary(recipes_directory() / f"{name}.yaml")
+
+
+@pytest.mark.parametrize(
+    "name", [one for one in recipe_names(recipes_directory()) if not one.endswith("/base")]
+)
+def test_every_recipe_says_where_it_is_from_and_how_it_differs(name: str) -> None:
+    text = (recipes_directory() / f"{name}.yaml").read_text(encoding="utf-8")
+    for heading in ("# Source: ", "# Deviations"):
+        assert heading in text
+    if not name.startswith("tiny/"):
+        assert "# Hardware: " in text
+        assert re.search(r"not\s(# *)?measured|benchmarks/", text)
 
 
 def test_every_problem_is_reported_at_once_in_the_order_of_the_file(tmp_path: Path) -> None:

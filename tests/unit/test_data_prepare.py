@@ -2,11 +2,13 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from atelier.config.prompt_files import FOLDER_FILES
 from atelier.config.schema import DataConfig
-from atelier.data.prepare import prepare
+from atelier.data.prepare import input_files, prepare
 from atelier.data.prompts import read_prompts
 from atelier.data.scenes import from_dict, prompt, split_of
 from atelier.errors import DataError
@@ -110,6 +112,55 @@ def test_a_held_out_file_wins_over_the_training_file(tmp_path):
     assert (len(train), len(heldout)) == (40, 20)
     assert summary["dropped_because_held_out"] == 10
     assert not {one.text for one in train} & {one.text for one in heldout}
+
+
+def _folder(folder, source):
+    """A folder as Flow-GRPO and MM-GRPO have it: two prompts to train on, one held out."""
+    folder.mkdir()
+    names = FOLDER_FILES[source]
+    texts = {
+        "train": ['a dog "ONE"', 'a cat "TWO"'],
+        "heldout": ['a cow "THREE"'],
+    }
+    for split, lines in texts.items():
+        if source == "geneval":
+            clause = {"include": [{"class": "dog", "count": 1}], "tag": "single_object"}
+            lines = [json.dumps({**clause, "prompt": text}) for text in lines]
+        (folder / names[split]).write_text("".join(f"{line}\n" for line in lines))
+    return str(folder)
+
+
+def _data(source, **changes):
+    """The fields `prepare` needs, without the schema."""
+    config = {**_config().model_dump(), "source": source, "heldout_path": None, **changes}
+    return SimpleNamespace(**config)
+
+
+@pytest.mark.parametrize("source", sorted(FOLDER_FILES))
+def test_a_folder_stands_for_its_two_files(tmp_path, source):
+    path = _folder(tmp_path / "set", source)
+    for changes in ({}, {"heldout_path": path}):
+        config = _data(source, path=path, **changes)
+        prepare(config, tmp_path / "out")
+        train, heldout = _tables(tmp_path / "out")
+        assert (len(train), len(heldout)) == (2, 1)
+        named = {Path(path) / name for name in FOLDER_FILES[source].values()}
+        assert set(input_files(config, tmp_path)) == named
+
+
+def test_a_folder_without_a_held_out_file_is_split(tmp_path):
+    folder = tmp_path / "set"
+    folder.mkdir()
+    _ocr_file(folder, 400, "train.txt")
+    prepare(_config(source="ocr_text", path=str(folder)), tmp_path / "out")
+    assert [len(table) for table in _tables(tmp_path / "out")] == [60, 20]
+
+
+def test_a_held_out_file_of_a_folder_that_dvc_has_yet_to_bring_is_not_split_over(tmp_path):
+    folder = Path(_folder(tmp_path / "set", "ocr_text"))
+    (folder / "test.txt").rename(folder / "test.txt.dvc")
+    with pytest.raises(DataError, match=r"test\.txt: no such file"):
+        prepare(_config(source="ocr_text", path=str(folder)), tmp_path / "out")
 
 
 def test_both_captions_of_a_pair_are_in_one_split(tmp_path):

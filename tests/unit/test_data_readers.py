@@ -5,6 +5,7 @@ import json
 import pandas
 import pytest
 
+from atelier.config.paths import repository_root
 from atelier.data.prompts import write_prompts
 from atelier.data.readers import READERS, read_prompts_file
 from atelier.data.readers.deepgen import read_mixture
@@ -54,6 +55,23 @@ def test_ocr_text(tmp_path):
     assert [one.metadata["target"] for one in prompts] == ["Open 24h", "Zwölf"]
     assert [one.prompt_id for one in prompts] == [0, 1]
     assert prompts[0].text == 'A sign "Open 24h" at dusk'
+
+
+def test_the_example_signs_have_targets_and_hold_none_out_that_is_trained_on():
+    folder = repository_root() / "examples" / "signs"
+    train, test = (
+        {one.metadata["target"] for one in read_prompts_file("ocr_text", folder / name)}
+        for name in ("train.txt", "test.txt")
+    )
+    assert (len(train), len(test)) == (1024, 256)
+    assert not train & test
+
+
+def test_plain(tmp_path):
+    text = 'a dog\r\n\n a cat "sat" \n'
+    prompts = read_prompts_file("plain", _file(tmp_path, text))
+    assert [one.text for one in prompts] == ["a dog", 'a cat "sat"']
+    assert [one.metadata for one in prompts] == [{}, {}]
 
 
 def test_geneval(tmp_path):
@@ -144,6 +162,11 @@ MALFORMED = [
     ("geneval", {**GENEVAL, "include": [{**CLAUSE, "color": 3}]}, "key 'color'"),
     ("geneval", {**GENEVAL, "include": [{**CLAUSE, "colour": "red"}]}, "did you mean color?"),
     ("geneval", {**GENEVAL, "include": [{**CLAUSE, "position": ["above", 0]}]}, "key 'position'"),
+    (
+        "geneval",
+        {**GENEVAL, "include": [{**CLAUSE, "position": ["above", 1]}, CLAUSE]},
+        r"include\[0\]: key 'position': .*an earlier include clause",
+    ),
     ("geneval", {**GENEVAL, "include": [{**CLAUSE, "position": ["over", 1]}]}, "key 'position'"),
     ("unigenbench", "a,b\n1,2\n", "line 1: columns prompt_en, sub_dims_en or .* found a, b"),
     ("unigenbench", "index,prompt_en,sub_dims_en\n", "no rows below the header"),

@@ -5,13 +5,25 @@ from pathlib import Path
 
 import pytest
 
+from atelier.config.prompt_files import FOLDER_FILES
+from atelier.config.schema import DataConfig
+from atelier.data.prepare import prepare
 from atelier.data.readers import read_prompts_file
 from atelier.errors import DataError
+from atelier.rewards.geneval import Detection, GenevalScore, score
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 pytestmark = pytest.mark.skipif(
     not DATA.is_dir(), reason="the published prompt files are not beside this checkout"
 )
+
+PLACES = {
+    None: (50, 50),
+    "left of": (0, 50),
+    "right of": (90, 50),
+    "above": (50, 0),
+    "below": (50, 90),
+}
 
 
 def test_ocr_prompts():
@@ -24,6 +36,38 @@ def test_geneval():
     prompts = read_prompts_file("geneval", DATA / "geneval" / "sample_300.jsonl")
     assert len(prompts) == 300
     assert sum(bool(one.metadata["exclude"]) for one in prompts) == 50
+
+
+def test_an_image_that_shows_what_geneval_asks_for_has_the_full_score():
+    for prompt in read_prompts_file("geneval", DATA / "geneval" / "sample_300.jsonl"):
+        shown = []
+        for clause in prompt.metadata["include"]:
+            x, y = PLACES[clause.get("position", [None])[0]]
+            shown += [
+                Detection(clause["class"], (x, y, x + 9, y + 9), 0.95, clause.get("color"))
+            ] * (clause["count"])
+        assert score(shown, prompt.metadata) == GenevalScore(1.0, True, True)
+        assert score(shown[1:], prompt.metadata).soft < 1
+        assert not score(shown[1:], prompt.metadata).official
+
+
+@pytest.mark.parametrize(
+    ("source", "sample"),
+    [("ocr_text", "ocr/sample_300.txt"), ("geneval", "geneval/sample_300.jsonl")],
+)
+def test_a_folder_laid_out_as_published(tmp_path, source, sample):
+    names = FOLDER_FILES[source]
+    lines = (DATA / sample).read_text(encoding="utf-8").splitlines(keepends=True)
+    (tmp_path / names["train"]).write_text("".join(lines[:250]), encoding="utf-8")
+    (tmp_path / names["heldout"]).write_text("".join(lines[250:]), encoding="utf-8")
+    summary = prepare(DataConfig(source=source, path=str(tmp_path)), tmp_path / "out")
+    heldout = read_prompts_file(source, tmp_path / names["heldout"])
+    assert len({one.text for one in heldout}) == summary["heldout"]["different_texts"]
+    assert summary["train"]["prompts"] + summary["dropped_because_held_out"] == 250
+
+
+def test_plain_prompts():
+    assert len(read_prompts_file("plain", DATA / "deepgen" / "corebench.txt")) == 200
 
 
 def test_unigenbench():

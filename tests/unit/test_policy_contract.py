@@ -21,7 +21,7 @@ def sd3(**settings) -> SD3Policy:
     policy = PolicyConfig(
         path=str(untrained_pipeline()), max_sequence_length=16, **settings.pop("policy", {})
     )
-    rollout = RolloutConfig(num_inference_steps=4, **settings)
+    rollout = RolloutConfig(**{"num_inference_steps": 4, **settings})
     return SD3Policy.load(policy, rollout, EvaluationConfig(num_inference_steps=4), 1, "cpu")
 
 
@@ -30,6 +30,17 @@ POLICIES = {
     "sd3-sde": lambda: sd3(dynamics="flow_sde", noise_level=0.3),
     "sd3-guided": lambda: sd3(guidance_scale=3.0),
     "sd3-lora": lambda: sd3(policy={"trainable": "lora", "lora": LoraConfig(rank=4, alpha=8)}),
+    "sd3-dance": lambda: sd3(dynamics="dance_sde", noise_level=0.3),
+    "sd3-guard": lambda: sd3(dynamics="flow_sde", noise_level=0.3, log_prob="ratio_norm"),
+    "sd3-groups": lambda: sd3(
+        num_inference_steps=8, window={"strategy": "random", "size": 2, "scope": "group"}
+    ),
+    "sd3-flash": lambda: sd3(
+        num_inference_steps=8,
+        window={"strategy": "progressive", "size": 2},
+        schedule="linear_shift",
+        tail=0.5,
+    ),
     "token": lambda: ToyTokenPolicy(1),
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -12,14 +13,17 @@ from atelier.algorithms.grpo import Grpo
 from atelier.config.schema import RunConfig
 from atelier.data.prompts import Prompt
 from atelier.errors import CheckpointError, Stopped
+from atelier.rewards.base import Scores
 from atelier.rewards.reward_set import Reward, RewardSet
 from atelier.tracking.run_directory import RunDirectory
 from atelier.training.checkpoint import latest_checkpoint, load_checkpoint
 from atelier.training.distributed import World
 from atelier.training.engines import make_engine
+from atelier.training.experience import Collector
 from atelier.training.journal import Journal
 from atelier.training.session import Session, find_checkpoint
 from atelier.training.trainer import Trainer
+from atelier.training.updates import Learner
 from tests.support.toy_token_policy import Brightness, ToyTokenPolicy
 
 WORLD = World(0, 1, torch.device("cpu"))
@@ -61,18 +65,10 @@ def run_trainer(root: Path, settings: RunConfig, missing_every: int = 0) -> list
     session.start(engine)
     try:
         with RewardSet([Reward(Brightness(missing_every))]) as rewards:
-            Trainer(
-                settings,
-                policy,
-                Grpo(settings.algorithm),
-                rewards,
-                engine,
-                session,
-                journal,
-                WORLD,
-                PROMPTS,
-                PROMPTS,
-            ).run()
+            collector = Collector(settings, policy, rewards, WORLD, PROMPTS)
+            algorithm = Grpo.of(settings)
+            learner = Learner(settings, policy, algorithm, engine, session, journal, WORLD)
+            Trainer(settings, collector, learner, session, journal, WORLD, PROMPTS).run()
     finally:
         journal.close()
     return rows(run)
@@ -177,3 +173,103 @@ def test_the_only_checkpoint_damaged_is_an_error_and_stays(tmp_path: Path) -> No
     with pytest.raises(CheckpointError, match=r"ema\.safetensors.*no other checkpoint is whole"):
         find_checkpoint(run.checkpoints, "digest", Journal(run, WORLD))
     assert (latest_checkpoint(run.checkpoints) / "ema.safetensors").read_bytes() == b"gone"
+
+
+# One step off -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("in_flight", ["drain", "store"])
+def test_one_step_off_resumes_bit_equal(tmp_path: Path, monkeypatch, in_flight: str) -> None:
+    """Stopped behind a checkpoint, with images in flight, and taken up again."""
+    settings = config(steps=9, checkpoint_every=4, one_step_off=True, in_flight=in_flight)
+    whole = run_trainer(tmp_path / "whole", settings)
+
+    def stop(self, step: int, *rest) -> None:
+        record(self, step, *rest)
+        if step == 6:
+            raise KeyboardInterrupt
+
+    record = Journal.step
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "step", stop)
+        with pytest.raises(KeyboardInterrupt):
+            run_trainer(tmp_path / "parts", settings)
+    assert run_trainer(tmp_path / "parts", settings) == whole
+    ours, theirs = (
+        load_checkpoint(latest_checkpoint(RunDirectory(tmp_path / name).checkpoints)).weights
+        for name in ("whole", "parts")
+    )
+    assert all(torch.equal(value, theirs[name]) for name, value in ours.items())
+    # Two updates a step: images are two updates old, but for those sampled where nothing was ahead.
+    late = {1, 5, 9} if in_flight == "drain" else {1}
+    assert [row["rollout/staleness"] for row in whole] == [
+        0.0 if step in late else 2.0 for step in range(1, 10)
+    ]
+    stored = list(RunDirectory(tmp_path / "whole").checkpoints.glob("step-000008/in_flight-*"))
+    assert bool(stored) == (in_flight == "store")
+
+
+def test_images_sampled_ahead_keep_their_prompts(tmp_path: Path, monkeypatch) -> None:
+    """What is scored is what was sampled: a batch's prompts never meet another batch's images."""
+    seen: list[tuple[int, list[str]]] = []
+    roll_out = ToyTokenPolicy.rollout
+
+    def noted(self, module, samples):
+        rollout = roll_out(self, module, samples)
+        seen.append((int(rollout.images.sum()), [one.prompt.text for one in samples]))
+        return rollout
+
+    scored: list[tuple[int, list[str]]] = []
+    score = Brightness.score
+
+    def checked(self, batch):
+        if len(batch):
+            total = sum(int(np.asarray(image).sum()) for image in batch.images)
+            scored.append((total, list(batch.prompts)))
+        return score(self, batch)
+
+    monkeypatch.setattr(ToyTokenPolicy, "rollout", noted)
+    monkeypatch.setattr(Brightness, "score", checked)
+    run_trainer(tmp_path, config(steps=4, one_step_off=True))
+    assert len(seen) == 16
+    assert sorted(scored) == sorted(seen)
+
+
+# More of the algorithm ---------------------------------------------------------------------------
+
+
+def test_inner_epochs_train_on_the_same_images_again(tmp_path: Path) -> None:
+    once = run_trainer(tmp_path / "once", config(steps=2))
+    twice = run_trainer(tmp_path / "twice", config(steps=2, inner_epochs=2))
+    assert twice[0]["reward/mean"] == once[0]["reward/mean"]
+    assert twice[0]["ratio/mean_abs_dev"] > once[0]["ratio/mean_abs_dev"]
+    newest = latest_checkpoint(RunDirectory(tmp_path / "twice").checkpoints)
+    assert load_checkpoint(newest).state.updates == 8
+
+
+def test_groups_that_teach_nothing_are_given_other_prompts(tmp_path: Path, monkeypatch) -> None:
+    """A reward that is flat for two of the eight prompts: their groups are sampled anew."""
+    score = Brightness.score
+
+    def flat(self, batch):
+        scores = score(self, batch)
+        dull = [prompt in ("prompt 0", "prompt 1") for prompt in batch.prompts]
+        values = [0.5 if one else value for one, value in zip(dull, scores.values, strict=True)]
+        return Scores(scores.name, values)
+
+    monkeypatch.setattr(Brightness, "score", flat)
+    plain = run_trainer(tmp_path / "plain", config(steps=2))
+    again = run_trainer(tmp_path / "again", config(steps=2, resample_rounds=3))
+    assert sum(row["advantage/zero_std_share"] for row in plain) == 0.5
+    assert sum(row["advantage/zero_std_share"] for row in again) == 0
+    assert sum(row.get("resample/groups", 0) for row in again) >= 2
+
+
+def test_the_kl_may_be_taken_off_the_rewards(tmp_path: Path) -> None:
+    free = run_trainer(tmp_path / "free", config())
+    held = run_trainer(
+        tmp_path / "held", config(algorithm={"beta": 20.0, "kl_placement": "reward"})
+    )
+    assert "kl" not in held[-1]
+    assert held[0]["reward/mean"] == free[0]["reward/mean"]
+    assert held[-1]["reward/mean"] < free[-1]["reward/mean"]

@@ -1,10 +1,12 @@
 """Group-relative advantages. Pure; a missing score takes no part in any statistic.
 
-Source: spec flow 3.1. Stds are biased (divided by n) and get EPSILON added outside the root.
+Source: spec flow 3.1 (groups, std), 2.4 (each reward on its own, trimmed statistics), 2.5 (the best
+and the worst of n). Stds are biased (divided by n) and get EPSILON added outside the root.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 import torch
@@ -12,41 +14,109 @@ from torch import Tensor
 
 EPSILON = 1e-4
 
+Std = Literal["group", "batch", "none"]
+
 
 def group_advantages(
-    rewards: Tensor,
-    group_ids: Tensor,
-    valid: Tensor,
-    std: Literal["group", "batch", "none"] = "group",
+    rewards: Tensor, group_ids: Tensor, valid: Tensor, std: Std = "group", trim: float = 0.0
 ) -> Tensor:
     """(r - mean of its group) / (std + EPSILON), float64 inside, float32 out: [N].
 
     rewards [N]; group_ids [N] integers; valid [N] bool, false where the score is missing: those
-    get advantage 0. A group with one valid member has advantage 0. `std`: of the group, of all
-    valid rewards of the batch, or none (Dr.GRPO).
+    get advantage 0. A group with one valid member has advantage 0.
+
+    Args:
+        std: of the group, of all valid rewards of the batch, or none (Dr.GRPO).
+        trim: share of the lowest rewards of a group that its mean and std leave out.
     """
     values = torch.where(valid, rewards.double(), 0.0)
     _, index = torch.unique(group_ids, return_inverse=True)
-    count = _sum_by_group(valid.double(), index).clamp(min=1)
-    mean = _sum_by_group(values, index) / count
+    counted = untrimmed(values, index, valid, trim)
+    count = _sum_by_group(counted.double(), index).clamp(min=1)
+    mean = _sum_by_group(torch.where(counted, values, 0.0), index) / count
     centred = torch.where(valid, values - mean[index], 0.0)
     if std == "group":
-        spread = (_sum_by_group(centred**2, index) / count).sqrt()[index] + EPSILON
+        square = torch.where(counted, centred**2, 0.0)
+        spread = (_sum_by_group(square, index) / count).sqrt()[index] + EPSILON
     elif std == "batch":
-        spread = values[valid].std(correction=0) + EPSILON if valid.any() else torch.tensor(1.0)
+        known = values[counted]
+        spread = known.std(correction=0) + EPSILON if len(known) else torch.tensor(1.0)
     else:
         spread = torch.tensor(1.0)
     return (centred / spread).float()
 
 
-def zero_std_share(rewards: Tensor, group_ids: Tensor, valid: Tensor) -> float:
-    """Share of groups whose valid rewards are all equal: they teach nothing."""
-    groups = torch.unique(group_ids)
-    same = 0
-    for group in groups:
+def untrimmed(values: Tensor, index: Tensor, valid: Tensor, trim: float) -> Tensor:
+    """Valid members [N] without the floor(trim n) lowest of each group; ties go by position."""
+    kept = valid.clone()
+    if trim > 0:
+        for group in torch.unique(index):
+            members = ((index == group) & valid).nonzero().flatten()
+            lowest = values[members].argsort(stable=True)[: int(trim * len(members))]
+            kept[members[lowest]] = False
+    return kept
+
+
+def each_reward_advantages(
+    rewards: Mapping[str, Tensor],
+    weights: Mapping[str, float],
+    group_ids: Tensor,
+    valid: Tensor,
+    std: Std = "group",
+    trim: float = 0.0,
+) -> Tensor:
+    """Every reward made relative to its group on its own, then summed by weight: [N].
+
+    So a reward with a wide scale does not drown one with a narrow scale. Weights are divided by
+    their sum (MixGRPO's form); those of 0 take no part.
+    """
+    used = {name: weight for name, weight in weights.items() if weight}
+    total = sum(abs(weight) for weight in used.values())
+    parts = [
+        weight / total * group_advantages(rewards[name], group_ids, valid, std, trim).double()
+        for name, weight in used.items()
+    ]
+    return torch.stack(parts).sum(0).float()
+
+
+def whitened(advantages: Tensor, valid: Tensor) -> Tensor:
+    """Mean 0 and std 1 over the valid ones of the batch (the second step of GDPO): [N]."""
+    known = advantages[valid].double()
+    if len(known) == 0:
+        return advantages
+    scaled = (advantages.double() - known.mean()) / (known.std(correction=0) + EPSILON)
+    return torch.where(valid, scaled, 0.0).float()
+
+
+def extremes(advantages: Tensor, group_ids: Tensor, valid: Tensor, keep: int) -> Tensor:
+    """Which samples [N] are among the keep / 2 best or worst of their group's valid ones.
+
+    A group with no more than `keep` valid ones keeps all. Ties go by position.
+    """
+    kept = torch.zeros_like(valid)
+    for group in torch.unique(group_ids):
+        members = ((group_ids == group) & valid).nonzero().flatten()
+        order = members[advantages[members].argsort(stable=True)]
+        if len(order) > keep:
+            order = torch.cat([order[: keep // 2], order[len(order) - (keep - keep // 2) :]])
+        kept[order] = True
+    return kept
+
+
+def flat_groups(rewards: Tensor, group_ids: Tensor, valid: Tensor) -> Tensor:
+    """Ids of the groups whose valid rewards are all equal, or missing: they teach nothing."""
+    flat = []
+    for group in torch.unique(group_ids):
         members = rewards[(group_ids == group) & valid]
-        same += int(members.numel() == 0 or bool((members == members[0]).all()))
-    return same / max(len(groups), 1)
+        if members.numel() == 0 or bool((members == members[0]).all()):
+            flat.append(group)
+    return torch.stack(flat) if flat else group_ids.new_empty(0)
+
+
+def zero_std_share(rewards: Tensor, group_ids: Tensor, valid: Tensor) -> float:
+    """Share of groups that teach nothing."""
+    groups = len(torch.unique(group_ids))
+    return len(flat_groups(rewards, group_ids, valid)) / max(groups, 1)
 
 
 def _sum_by_group(values: Tensor, index: Tensor) -> Tensor:

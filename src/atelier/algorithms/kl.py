@@ -21,7 +21,7 @@ def _mean_square(difference: Tensor) -> Tensor:
 def latent_mean(statistics: Statistics) -> Tensor:
     """mean_dims (mu - mu_ref)^2 / (2 kl_std^2): [B, A].
 
-    kl_std [A] is the diffusion g for flow_sde (the true KL times the step length h, as the
+    kl_std [1 or B, A] is the diffusion g for flow_sde (the true KL times the step length h, as the
     original has it on purpose) and the std for cps (the true KL per dimension).
     """
     difference = statistics["mean"] - statistics["reference_mean"]

@@ -82,22 +82,50 @@ class PolicyConfig(Section):
 
 
 class WindowConfig(Section):
-    """Which denoising steps are stochastic and trained (spec flow 2.2)."""
+    """Which denoising steps are stochastic and trained (spec flow 2.2, 2.4)."""
 
-    strategy: Literal["all", "fast"] = Field(
-        "fast", description="all: every step but a deterministic last one; fast: a random window."
+    strategy: Literal["all", "fast", "random", "progressive", "decay", "exp_decay"] = Field(
+        "fast",
+        description="all: every step but a deterministic last one. fast, random: a window drawn "
+        "each training step. progressive, decay, exp_decay: a window that moves on (MixGRPO), "
+        "evenly or faster and faster.",
     )
-    size: PositiveInt = Field(2, description="Steps in the window (fast).")
+    size: PositiveInt = Field(2, description="Steps in the window (not for all).")
     range: tuple[NonNegativeInt, PositiveInt] | None = Field(
-        None, description="[low, high): the window lies inside; default: first half of the steps."
+        None,
+        description="[low, high): the window lies inside. Default: fast: the first half of the "
+        "steps; the others: all but the last two.",
     )
-    scope: Literal["step"] = Field("step", description="Who shares one draw of the window.")
+    scope: Literal["step", "group", "rank"] = Field(
+        "step", description="Who shares one draw of the window (fast, random)."
+    )
+    stride: NonNegativeInt | None = Field(
+        None,
+        description="Steps by which a moving window moves on; default: its size, so that windows "
+        "do not overlap; 0 freezes it.",
+    )
+    steps_per_window: PositiveInt = Field(
+        25, description="Training steps until a moving window moves on (decay: at the beginning)."
+    )
+    fewest_steps_per_window: PositiveInt = Field(
+        1, description="Training steps until it moves on at the end (decay)."
+    )
+    roll_back: bool = Field(
+        True, description="Whether a window that reached the end begins anew, or stays there."
+    )
+
+    @property
+    def moves(self) -> bool:
+        """Whether its place follows from the training step, and not from a draw."""
+        return self.strategy in ("progressive", "decay", "exp_decay")
 
     def bounds(self, num_steps: int) -> tuple[int, int]:
         """[low, high) of the step indices the window may cover, of `num_steps` denoising steps."""
         if self.strategy == "all":
             return 0, num_steps - 1
-        return self.range if self.range is not None else (0, num_steps // 2)
+        if self.range is not None:
+            return self.range
+        return 0, num_steps // 2 if self.strategy == "fast" else num_steps - 2
 
 
 class RolloutConfig(Section):
@@ -108,13 +136,28 @@ class RolloutConfig(Section):
     guidance_scale: Annotated[float, Field(ge=1, allow_inf_nan=False)] = Field(
         1.0, description="Classifier-free guidance; 1 samples without it."
     )
-    dynamics: Literal["flow_sde", "cps"] = Field(
+    dynamics: Literal["flow_sde", "dance_sde", "wan_sde", "cps"] = Field(
         "cps", description="Stochastic transition inside the window (spec flow 1.1, 1.2)."
     )
     noise_level: NonNegativeFloat = Field(
-        0.4, description="Noise of a stochastic step: a of flow_sde, or of cps (at most 1)."
+        0.4, description="Noise of a stochastic step: a of flow_sde and of cps (at most 1), g."
+    )
+    log_prob: Literal["gaussian_mean", "cps_raw", "ratio_norm"] | None = Field(
+        None,
+        description="Log-probability of a transition (spec flow 1.3, 3.4). Default: cps_raw for "
+        "cps, else gaussian_mean; ratio_norm is GRPO-Guard.",
     )
     window: WindowConfig = WindowConfig()
+    schedule: Literal["scheduler", "linear_shift"] = Field(
+        "scheduler",
+        description="Noise levels: of the pipeline's scheduler, or evenly spaced ones shifted.",
+    )
+    shift: PositiveFloat = Field(3.0, description="Shift of linear_shift (5 for video).")
+    tail: Fraction | None = Field(
+        None,
+        description="Share of the steps behind the window that is left, run by DPM-Solver++ "
+        "(MixGRPO-Flash); default: all, by Euler.",
+    )
     micro_batch_size: PositiveInt = Field(
         16, description="Images sampled and replayed together; never depends on world size."
     )
@@ -130,12 +173,29 @@ class AlgorithmConfig(Section):
     advantage_std: Literal["group", "batch", "none"] = Field(
         "group", description="What a group-centred reward is divided by."
     )
+    advantage_from: Literal["total", "each_reward", "gdpo"] = Field(
+        "total",
+        description="What is made relative to the group: the weighted sum of the rewards; each "
+        "reward, summed afterwards (MixGRPO); the same, then scaled over the step (GDPO).",
+    )
+    advantage_trim: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.0, description="Share of a group's lowest rewards that its mean and std leave out."
+    )
+    keep_extremes: Annotated[int, Field(ge=2)] | None = Field(
+        None, description="Train on so many of a group: half the best, half the worst."
+    )
     advantage_clip: PositiveFloat = Field(5.0, description="Advantages are clamped to +-this.")
-    clip_range: PositiveFloat = Field(
-        1e-3, description="Ratio clip below 1, and above 1 unless clip_range_high is set."
+    clip_range: PositiveFloat | None = Field(
+        None,
+        description="Ratio clip below 1, and above 1 unless clip_range_high is set. Default: of "
+        "the log-probability: gaussian_mean 1e-4, cps_raw 1e-5, ratio_norm 2e-6.",
     )
     clip_range_high: PositiveFloat | None = Field(None, description="Ratio clip above 1.")
     beta: NonNegativeFloat = Field(0.0, description="Weight of the KL to the reference.")
+    kl_placement: Literal["loss", "reward"] = Field(
+        "loss",
+        description="Whether beta x KL is added to the loss, or taken off each action's reward.",
+    )
     kl: Literal["latent_mean", "velocity", "k3"] = Field(
         "latent_mean", description="Form of the KL (spec flow 3.3); k3 is for token policies."
     )
@@ -156,12 +216,29 @@ class TrainConfig(Section):
     steps: PositiveInt = Field(60, description="Rollout steps.")
     prompts_per_step: PositiveInt = Field(12, description="Prompts (groups) in a step.")
     updates_per_step: PositiveInt = Field(2, description="Optimizer updates in a step.")
+    inner_epochs: PositiveInt = Field(
+        1, description="How often a step's images are trained on, each time in as many updates."
+    )
+    resample_rounds: NonNegativeInt = Field(
+        0,
+        description="How often a step draws other prompts for groups whose rewards are all equal.",
+    )
     learning_rate: PositiveFloat = Field(2e-5, description="AdamW learning rate, constant.")
     weight_decay: NonNegativeFloat = Field(1e-4, description="AdamW weight decay.")
     adam_betas: tuple[Decay, Decay] = Field((0.9, 0.999), description="AdamW betas.")
     adam_epsilon: PositiveFloat = Field(1e-8, description="AdamW epsilon.")
     max_grad_norm: PositiveFloat = Field(1.0, description="Gradient norm clip.")
     ema: EmaConfig = EmaConfig()
+    one_step_off: bool = Field(
+        False,
+        description="Sample a step's images before the update of the step before, so that they are "
+        "scored during it; the policy that learns from them is a step ahead.",
+    )
+    in_flight: Literal["drain", "store"] = Field(
+        "drain",
+        description="One step off, what a checkpoint does with images sampled ahead: none are "
+        "before it, or they are saved with it, scores and all.",
+    )
     checkpoint_every: PositiveInt = Field(10, description="Steps between two checkpoints.")
     keep_checkpoints: PositiveInt = Field(2, description="Newest checkpoints kept.")
     evaluate_every: NonNegativeInt = Field(

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from atelier.config.prompt_files import prompt_files
 from atelier.data.keys import key, uniform
 from atelier.data.prompts import Prompt, PromptSet, write_prompts
 from atelier.data.readers import read_prompts_file
@@ -40,9 +41,9 @@ def prepare(config: DataConfig, out_dir: Path) -> dict[str, Any]:
     """Write `train.parquet`, `heldout.parquet` and `summary.json`; return the summary.
 
     Scenes are generated, exactly as many as asked for. Files are read and cut to at most as many:
-    without `heldout_path` about 15 % of the prompts, by a hash of seed and text, are held out;
-    with it, training prompts that stand in the held-out file too are dropped and counted. The
-    tables are a pure function of configuration and file contents.
+    without a held-out file (`heldout_path`, or one in the folder `path`) about 15 % of the prompts,
+    by a hash of seed and text, are held out; with one, training prompts that stand in it too are
+    dropped and counted. The tables are a pure function of configuration and file contents.
 
     Everything is read and checked before anything is written.
 
@@ -71,7 +72,7 @@ def prepare(config: DataConfig, out_dir: Path) -> dict[str, Any]:
 
 
 def input_files(config: DataConfig, root: Path) -> list[Path]:
-    """Every file that `prepare` reads: the two named, and those that a mixture names.
+    """Every file that `prepare` reads: the two named or in a folder, and those of a mixture.
 
     Args:
         root: what the configuration's paths are relative to.
@@ -79,7 +80,7 @@ def input_files(config: DataConfig, root: Path) -> list[Path]:
     Raises:
         DataError: a mixture cannot be read.
     """
-    files = [root / path for path in (config.path, config.heldout_path) if path is not None]
+    files = [root / file for file in prompt_files(config).values()]
     if config.source == "deepgen":
         files += [dataset.path for file in files for dataset in read_mixture(file).datasets]
     return files
@@ -112,15 +113,16 @@ def _scenes(config: DataConfig, split: Split) -> PromptSet:
 def _from_files(config: DataConfig) -> tuple[PromptSet, PromptSet, int]:
     if config.path is None:
         raise DataError(f"data.path: source {config.source!r} needs a prompt file")
-    path = Path(config.path)
+    files = prompt_files(config)
+    path = files["train"]
     prompts = read_prompts_file(config.source, path)
     dropped = 0
-    if config.heldout_path is not None:
-        heldout = read_prompts_file(config.source, Path(config.heldout_path))
+    if "heldout" in files:
+        heldout = read_prompts_file(config.source, files["heldout"])
         held_texts = {one.text for one in heldout}
         train = [one for one in prompts if one.text not in held_texts]
         dropped = len(prompts) - len(train)
-        hint = f"every prompt stands in {config.heldout_path} too"
+        hint = f"every prompt stands in {files['heldout']} too"
     else:
         heldout = [one for one in prompts if _is_held_out(one, config.seed)]
         train = [one for one in prompts if not _is_held_out(one, config.seed)]

@@ -23,12 +23,14 @@ class Sample:
 
     `index` is the global sample id of the step; with the seed and the step it keys all noise, so
     the image does not depend on how many ranks there are. `group_id` is the position of the
-    prompt in the step: a prompt drawn twice would make two groups.
+    prompt in the step: a prompt drawn twice would make two groups. `round` counts how often its
+    group was given another prompt.
     """
 
     index: int
     group_id: int
     prompt: Prompt
+    round: int = 0
 
 
 @dataclass(frozen=True)
@@ -46,10 +48,12 @@ class Rollout:
 
 @dataclass(frozen=True)
 class Replay:
-    """Log-probs [B, n] of n replayed actions, and the statistics the chosen KL needs."""
+    """n replayed actions: log-probs [B, n], the statistics the chosen KL needs, and by what each
+    policy loss is multiplied [B, n], where the form of the log-probs asks for it."""
 
     log_prob: Tensor
     statistics: Mapping[str, Tensor] = field(default_factory=dict)
+    weight: Tensor | None = None
 
 
 class Policy(Protocol):
@@ -77,6 +81,14 @@ class Policy(Protocol):
         self, module: nn.Module, rollout: Rollout, actions: slice, with_reference: bool
     ) -> Replay:
         """Log-probs with gradients of the stored actions, by the kernel of the rollout."""
+        ...
+
+    def pack(self, rollout: Rollout) -> Mapping[str, Tensor]:
+        """What of a rollout's record cannot be made anew, to be kept in a checkpoint."""
+        ...
+
+    def unpack(self, samples: Sequence[Sample], tensors: Mapping[str, Tensor]) -> Mapping[str, Any]:
+        """The record that `pack` took apart; replaying it gives the same bits."""
         ...
 
     def generate(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from atelier.config.paths import from_root, repository_root, tracking_file
+from atelier.config.prompt_files import prompt_files
 from atelier.config.schema import RunConfig
 from atelier.data.versioning import md5_of, md5_of_folder, tracked_md5
 from atelier.errors import DataError
@@ -54,10 +55,10 @@ def input_paths(config: RunConfig) -> list[Path]:
     """
     from atelier.data.prepare import input_files
 
-    named = {"data.path": config.data.path, "data.heldout_path": config.data.heldout_path}
-    for field, value in named.items():
-        if value is not None and not from_root(value).exists():
-            raise DataError(f"{field}: {value} does not exist{_how_to_get(from_root(value))}")
+    fields = {"train": "data.path", "heldout": "data.heldout_path"}
+    for split, file in prompt_files(config.data).items():
+        if not from_root(file).exists():
+            raise DataError(f"{fields[split]}: {file} does not exist{_how_to_get(from_root(file))}")
     return input_files(config.data, repository_root())
 
 

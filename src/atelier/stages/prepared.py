@@ -19,6 +19,7 @@ from pathlib import Path
 import atelier.data
 from atelier.config.digest import digest, stage_digest
 from atelier.config.paths import from_root, repository_root, tracking_file
+from atelier.config.prompt_files import prompt_files
 from atelier.config.schema import RunConfig
 from atelier.data import versioning
 from atelier.errors import DataError
@@ -39,8 +40,7 @@ def prepared_root() -> Path:
 
 def missing_inputs(config: RunConfig) -> list[Path]:
     """The user's own prompt files that DVC tracks and that are not in the workspace."""
-    named = (config.data.path, config.data.heldout_path)
-    paths = [from_root(value) for value in named if value is not None]
+    paths = [from_root(file) for file in prompt_files(config.data).values()]
     return [path for path in paths if not path.exists() and tracking_file(path)]
 
 

@@ -19,12 +19,20 @@ from atelier.policies.base import Sample
 MicroBatch = Sequence[Sample]
 
 
-def step_samples(prompts: Sequence[Prompt], step: int, config: RunConfig) -> list[Sample]:
-    """All samples of a step: group g holds indices g * group_size ... (g + 1) * group_size - 1."""
-    chosen = prompt_indices(len(prompts), step, config.train.prompts_per_step, config.train.seed)
+def step_samples(
+    prompts: Sequence[Prompt], step: int, config: RunConfig, round: int = 0
+) -> list[Sample]:
+    """All samples of a step: group g holds indices g * group_size ... (g + 1) * group_size - 1.
+
+    Args:
+        round: above 0, samples that may take the place of those of earlier rounds: the prompts are
+            those of a step that this run does not reach.
+    """
+    where = step + round * config.train.steps
+    chosen = prompt_indices(len(prompts), where, config.train.prompts_per_step, config.train.seed)
     size = config.rollout.group_size
     return [
-        Sample(index=group * size + member, group_id=group, prompt=prompts[prompt])
+        Sample(index=group * size + member, group_id=group, prompt=prompts[prompt], round=round)
         for group, prompt in enumerate(chosen)
         for member in range(size)
     ]

@@ -2,6 +2,7 @@
 
     checkpoints/step-000020/
         trainable.safetensors  ema.safetensors  optimizer.safetensors  rng.safetensors
+        in_flight-*.safetensors  images sampled ahead, where there are any
         state.json             step, update count, digest, lengths of the metrics and events files
         MANIFEST.json          sha256 of the others; written last
 
@@ -44,13 +45,19 @@ class LoopState:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Everything a trainer needs to go on as if it had not stopped. Tensors are on the CPU."""
+    """Everything a trainer needs to go on as if it had not stopped. Tensors are on the CPU.
+
+    Attributes:
+        in_flight: folder of the files of images sampled ahead (in_flight.py): those of a saved
+            checkpoint are moved into it.
+    """
 
     state: LoopState
     weights: Mapping[str, Tensor]
     ema: Mapping[str, Tensor] | None
     optimizer: OptimizerState
     rng: Mapping[str, Tensor]
+    in_flight: Path | None = None
 
 
 def save_checkpoint(folder: Path, checkpoint: Checkpoint, keep: int) -> Path:
@@ -99,6 +106,10 @@ def _write(folder: Path, checkpoint: Checkpoint) -> None:
         metadata={"updates": str(checkpoint.optimizer.updates)},
     )
     save_file(dict(checkpoint.rng), folder / "rng.safetensors")
+    if checkpoint.in_flight is not None:
+        for path in checkpoint.in_flight.iterdir():
+            path.rename(folder / path.name)
+        checkpoint.in_flight.rmdir()
     state = {**asdict(checkpoint.state), "optimizer_updates": checkpoint.optimizer.updates}
     (folder / "state.json").write_text(json.dumps(state, indent=2, sort_keys=True))
     files = sorted(path for path in folder.iterdir())
@@ -125,6 +136,7 @@ def load_checkpoint(folder: Path) -> Checkpoint:
         ema=load_file(ema) if ema.exists() else None,
         optimizer=OptimizerState(optimizer_updates, moments),
         rng=load_file(folder / "rng.safetensors"),
+        in_flight=folder,
     )
 
 

@@ -16,13 +16,30 @@ from atelier.training.distributed import World
 
 @dataclass(frozen=True)
 class StepScores:
-    """One entry a sample of the step, by sample index: total [N] (NaN where not valid)."""
+    """One entry a sample, by sample index [N]: total [N] (NaN where not valid)."""
 
+    index: Tensor
     total: Tensor
     valid: Tensor
     group_ids: Tensor
     values: dict[str, Tensor]
     first_reason: str | None
+
+    def replaced_by(self, other: StepScores) -> StepScores:
+        """The same with the entries of `other`, whose samples are some of these, in their place."""
+        where = torch.searchsorted(self.index, other.index)
+
+        def put(ours: Tensor, theirs: Tensor) -> Tensor:
+            return ours.index_copy(0, where, theirs)
+
+        return StepScores(
+            self.index,
+            put(self.total, other.total),
+            put(self.valid, other.valid),
+            put(self.group_ids, other.group_ids),
+            {name: put(value, other.values[name]) for name, value in self.values.items()},
+            self.first_reason or other.first_reason,
+        )
 
     def summary(self) -> dict[str, float]:
         """Means and spreads over what is present; a missing score enters no statistic."""
@@ -50,9 +67,10 @@ def gather_scores(world: World, samples: Sequence[Sample], table: ScoreTable) ->
     }
     parts = world.gather((mine, next((reason for reason in table.reasons if reason), None)))
     whole = {name: np.concatenate([part[name] for part, _ in parts]) for name in mine}
-    order = np.argsort(whole.pop("index"))
+    order = np.argsort(whole["index"])
     sorted_ = {name: torch.from_numpy(values[order]) for name, values in whole.items()}
     return StepScores(
+        index=sorted_.pop("index"),
         total=sorted_.pop("total").float(),
         valid=sorted_.pop("valid").bool(),
         group_ids=sorted_.pop("group"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 
 from atelier.config.schema import RunConfig
+from atelier.disk import stopped_when_full
 from atelier.errors import CheckpointError
 from atelier.policies.base import Policy
 from atelier.tracking.run_directory import pruned_checkpoints
@@ -24,10 +26,14 @@ from atelier.training.checkpoint import (
 from atelier.training.distributed import World
 from atelier.training.ema import Ema
 from atelier.training.engines import Engine
+from atelier.training.experience import Collector, Experience
+from atelier.training.in_flight import read_experience, write_experience
 from atelier.training.journal import Journal
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from atelier.training.updates import Learner
 
 
 class Session:
@@ -41,6 +47,7 @@ class Session:
         self.step = 0
         self.updates = 0
         self.ema: Ema | None = None
+        self._restored_from: Path | None = None
 
     def start(self, engine: Engine) -> None:
         """Begin the average at the weights the engine starts from."""
@@ -50,11 +57,17 @@ class Session:
     def restore(self, checkpoint: Checkpoint) -> None:
         """Take up the counters, the average and the random state of a checkpoint."""
         self.step, self.updates = checkpoint.state.step, checkpoint.state.updates
+        self._restored_from = checkpoint.in_flight
         if checkpoint.ema is not None:
             self.ema = Ema(self._config.train.ema, checkpoint.ema)
         state = checkpoint.rng.get(f"rank-{self._world.rank}")
         if state is not None:
             torch.set_rng_state(state)
+
+    def take_experience(self, collector: Collector) -> Experience | None:
+        """Images that were sampled ahead of the checkpoint this session was restored from."""
+        folder, self._restored_from = self._restored_from, None
+        return None if folder is None else read_experience(folder, collector)
 
     def first_step_of_this_life(self, step: int) -> bool:
         """Whether this process has trained no step before `step`."""
@@ -81,11 +94,17 @@ class Session:
         finally:
             engine.put_weights(weights)
 
-    def save(self, engine: Engine, policy: Policy, journal: Journal) -> Path:
-        """Collective: write a checkpoint, and prove that it loads into a fresh module."""
+    def save(self, learner: Learner, ahead: Experience | None, journal: Journal) -> Path:
+        """Collective: write a checkpoint, and prove that it loads into a fresh module.
+
+        Args:
+            ahead: the next step's images, where they are sampled already.
+        """
+        engine, policy = learner.engine, learner.policy
         weights, optimizer = engine.weights(), engine.optimizer_state()
         rng = self._world.gather(torch.get_rng_state())
         folder = journal.run.checkpoints
+        in_flight = None if ahead is None else self._write_ahead(folder, ahead, policy)
         if self._world.is_main:
             metrics_offset, events_offset = journal.offsets()
             state = LoopState(self.step, self.updates, self._digest, metrics_offset, events_offset)
@@ -93,12 +112,22 @@ class Session:
             states = {f"rank-{rank}": value for rank, value in enumerate(rng)}
             saved = save_checkpoint(
                 folder,
-                Checkpoint(state, weights, ema, optimizer, states),
+                Checkpoint(state, weights, ema, optimizer, states, in_flight),
                 self._config.train.keep_checkpoints,
             )
             check_reload(saved, policy.fresh_module(), weights)
         self._world.barrier()
         return folder / f"step-{self.step:06d}"
+
+    def _write_ahead(self, folder: Path, ahead: Experience, policy: Policy) -> Path:
+        aside = folder / ".in-flight"
+        if self._world.is_main:
+            shutil.rmtree(aside, ignore_errors=True)  # of a life that ended here
+        self._world.barrier()
+        with stopped_when_full(folder, "the images sampled ahead of a checkpoint"):
+            write_experience(aside, ahead, policy, self._world.rank)
+        self._world.barrier()
+        return aside
 
 
 def find_checkpoint(folder: Path, digest: str, journal: Journal) -> Checkpoint | None:

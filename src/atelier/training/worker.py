@@ -24,9 +24,11 @@ from atelier.rewards.service_file import read_urls
 from atelier.tracking.run_directory import RunDirectory
 from atelier.training.distributed import World, join_world
 from atelier.training.engines import make_engine
+from atelier.training.experience import Collector
 from atelier.training.journal import Journal
 from atelier.training.session import Session, find_checkpoint
 from atelier.training.trainer import Trainer
+from atelier.training.updates import Learner
 from atelier.training.weights import put_weights
 
 
@@ -50,9 +52,14 @@ def _train(config: RunConfig, run: RunDirectory, world: World) -> None:
     heldout_prompts = read_prompts(run.data / "heldout.parquet")
     identity = digest([stage_digest(config, "train"), content_digest(train_prompts)])
     policy = SD3Policy.load(
-        config.policy, config.rollout, config.evaluation, config.train.seed, world.device
+        config.policy,
+        config.rollout,
+        config.evaluation,
+        config.train.seed,
+        world.device,
+        world.rank,
     )
-    algorithm = ALGORITHMS[config.algorithm.name](config.algorithm)
+    algorithm = ALGORITHMS[config.algorithm.name](config)
     if algorithm.needs_reference:
         if config.algorithm.kl not in policy.kl_forms:
             raise PlanError(f"algorithm.kl: {config.algorithm.kl} is not defined for this policy")
@@ -76,18 +83,9 @@ def _train(config: RunConfig, run: RunDirectory, world: World) -> None:
     session.start(engine)
     with build(config.rewards, read_urls(run.train)) as rewards:
         rewards.preflight()
-        trainer = Trainer(
-            config,
-            policy,
-            algorithm,
-            rewards,
-            engine,
-            session,
-            journal,
-            world,
-            train_prompts,
-            heldout_prompts,
-        )
+        collector = Collector(config, policy, rewards, world, train_prompts)
+        learner = Learner(config, policy, algorithm, engine, session, journal, world)
+        trainer = Trainer(config, collector, learner, session, journal, world, heldout_prompts)
         trainer.run()
     journal.close()
 

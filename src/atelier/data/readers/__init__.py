@@ -4,12 +4,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from atelier.data.prompts import Prompt
-from atelier.data.readers import deepgen, geneval, ocr_text, paircomp, unigenbench
+from atelier.data.readers import deepgen, geneval, ocr_text, paircomp, plain, unigenbench
 from atelier.data.readers.problems import did_you_mean
 from atelier.errors import DataError
 
 READERS: dict[str, Callable[[Path], list[Prompt]]] = {
     "ocr_text": ocr_text.read,
+    "plain": plain.read,
     "geneval": geneval.read,
     "unigenbench": unigenbench.read,
     "deepgen": deepgen.read,

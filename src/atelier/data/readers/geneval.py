@@ -59,10 +59,10 @@ def _check_row(problems: Problems, where: str, row: dict[str, Any]) -> None:
     for name in ("include", "exclude"):
         clauses = row.get(name)
         for index, clause in enumerate(clauses if isinstance(clauses, list) else []):
-            _check_clause(problems, f"{where}: {name}[{index}]", name, clause, len(clauses or []))
+            _check_clause(problems, f"{where}: {name}[{index}]", name, clause, index)
 
 
-def _check_clause(problems: Problems, where: str, name: str, clause: Any, clauses: int) -> None:
+def _check_clause(problems: Problems, where: str, name: str, clause: Any, index: int) -> None:
     if not isinstance(clause, dict):
         problems.add(where, f"expected an object, found {_kind(clause)}")
         return
@@ -74,10 +74,10 @@ def _check_clause(problems: Problems, where: str, name: str, clause: Any, clause
         problems.add(where, f"key 'count': a whole number from 1, not {clause.get('count')!r}")
     if "color" in clause and (not isinstance(clause["color"], str) or not clause["color"]):
         problems.add(where, f"key 'color': a colour name, not {clause['color']!r}")
-    if "position" in clause and not _is_position(clause["position"], where, clauses):
+    if "position" in clause and not _is_position(clause["position"], index):
         problems.add(
             where,
-            f"key 'position': [one of {', '.join(RELATIONS)}; the index of another include "
+            f"key 'position': [one of {', '.join(RELATIONS)}; the index of an earlier include "
             f"clause], not {clause['position']!r}",
         )
 
@@ -86,15 +86,14 @@ def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
-def _is_position(value: Any, where: str, clauses: int) -> bool:
+def _is_position(value: Any, clause: int) -> bool:
     return (
         isinstance(value, list)
         and len(value) == 2
         and value[0] in RELATIONS
         and isinstance(value[1], int)
         and not isinstance(value[1], bool)
-        and 0 <= value[1] < clauses
-        and not where.endswith(f"[{value[1]}]")
+        and 0 <= value[1] < clause
     )
 
 

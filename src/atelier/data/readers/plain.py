@@ -1,4 +1,7 @@
-"""Plain prompt files of DeepGen-RL: .txt, .jsonl or .parquet. Source: spec/deepgen.md 4.3."""
+"""Plain prompt files: .txt, .jsonl or .parquet.
+
+Source: spec/flow.md 4.3 (the .txt of PickScore, SFW, DrawBench), spec/deepgen.md 4.3 (all three).
+"""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -20,6 +23,8 @@ def read(path: Path) -> list[Prompt]:
         DataError: another file type, or lines and rows that hold no prompt, all reported.
     """
     readers = {".txt": _read_txt, ".jsonl": _read_jsonl, ".parquet": _read_parquet}
+    if path.is_dir():
+        raise DataError(f"{path}: is a folder; name a file in it")
     if path.suffix not in readers:
         raise DataError(f"{path}: a prompt file is one of {', '.join(readers)}")
     return readers[path.suffix](path)

@@ -3,7 +3,7 @@
 Works for every pipeline of the real classes, the embedded tiny one and SD3.5-Medium alike.
 Latents, transitions and log-probs are float32; the transformer computes in `policy.dtype` under
 autocast, in the rollout and in the replay alike. A stored rollout holds the latents at the window's
-steps (W + 1 tensors), never a timestep to look a sigma up from.
+steps (W + 1 tensors) and their schedule, never a timestep to look a sigma up from.
 """
 
 from __future__ import annotations
@@ -18,11 +18,15 @@ import torch
 from diffusers import StableDiffusion3Pipeline
 from torch import Tensor, nn
 
+from atelier.config.log_probs import log_prob_name
 from atelier.config.schema import EvaluationConfig, PolicyConfig, RolloutConfig
 from atelier.data.keys import key
-from atelier.dynamics.transitions import DYNAMICS, Step, Transition, ode, sample, steps_of
+from atelier.dynamics.log_probs import LOG_PROBS
+from atelier.dynamics.transitions import TRANSITIONS, Transition, ode, sample
 from atelier.dynamics.windows import draw_window
 from atelier.policies.base import Replay, Rollout, Sample
+from atelier.policies.flow_parts import merged, parts_by_window, step_indices
+from atelier.policies.flow_schedules import Schedules, Solver
 from atelier.policies.sd3.conditions import Conditions, PromptEncoder
 from atelier.policies.sd3.loading import load_pipeline
 from atelier.policies.sd3.lora import add_adapter
@@ -43,12 +47,14 @@ class SD3Policy:
         evaluation: EvaluationConfig,
         seed: int,
         device: torch.device,
+        rank: int = 0,
     ) -> None:
         self._pipeline = pipeline
         self._policy = policy
         self._rollout = rollout
         self._evaluation = evaluation
         self._seed = seed
+        self._rank = rank
         self.device = device
         for part in (pipeline.vae, pipeline.text_encoder, pipeline.text_encoder_2):
             part.requires_grad_(False).eval().to(device)
@@ -59,8 +65,9 @@ class SD3Policy:
         self.module: nn.Module = self._make_module().to(device)
         self._reference: nn.Module | None = None
         self._step = 0
-        self._window = range(0)
-        self._schedules: dict[int, tuple[list[Step], Tensor]] = {}
+        self._schedules = Schedules(pipeline.scheduler, rollout, device)
+        self._kernel = TRANSITIONS[rollout.dynamics]
+        self._log_prob = LOG_PROBS[log_prob_name(rollout)]
 
     @classmethod
     def load(
@@ -70,10 +77,11 @@ class SD3Policy:
         evaluation: EvaluationConfig,
         seed: int,
         device: torch.device | str,
+        rank: int = 0,
     ) -> SD3Policy:
         """Load a pipeline directory or hub id in float32 (`policy.path`)."""
         pipeline = load_pipeline(policy.path)
-        return cls(pipeline, policy, rollout, evaluation, seed, torch.device(device))
+        return cls(pipeline, policy, rollout, evaluation, seed, torch.device(device), rank)
 
     def _make_module(self) -> nn.Module:
         transformer = self._base
@@ -127,43 +135,55 @@ class SD3Policy:
 
     def begin_step(self, step: int) -> Mapping[str, float]:
         self._step = step
-        self._window = draw_window(
-            self._rollout.window, self._rollout.num_inference_steps, self._seed, step
-        )
-        return {"window/start": self._window.start, "window/size": len(self._window)}
+        window = self._window(group=0)  # of another scope than step: the first of them
+        return {"window/start": window.start, "window/size": len(window)}
+
+    def _window(self, group: int) -> range:
+        config = self._rollout
+        where = (config.num_inference_steps, self._seed, self._step, group, self._rank)
+        return draw_window(config.window, *where)
+
+    def _key(self, sample: Sample) -> int:
+        again = (sample.round,) if sample.round else ()
+        return key("rollout", self._seed, self._step, sample.index, *again)
 
     @torch.no_grad()
     def rollout(self, module: nn.Module, samples: Sequence[Sample]) -> Rollout:
-        config, window = self._rollout, self._window
-        steps, timesteps = self._schedule(config.num_inference_steps)
+        config = self._rollout
+        parts = parts_by_window([self._window(one.group_id) for one in samples])
+        actions = len(parts[0].window)
+        schedule = self._schedules.rollout(parts[0].window)
         conditions = self._encoder.encode([one.prompt.text for one in samples])
-        noise = self.noise(
-            [key("rollout", self._seed, self._step, one.index) for one in samples], 1 + len(window)
-        )
+        noise = self.noise([self._key(one) for one in samples], 1 + actions)
         x, draws = noise[:, 0], noise[:, 1:]
-        dynamics = DYNAMICS[config.dynamics]
-        latents: list[Tensor] = []
-        log_probs: list[Tensor] = []
-        for index, step in enumerate(steps):
-            velocity = self._velocity(
-                module, x, timesteps[index], conditions, config.guidance_scale
-            )
-            if index not in window:
-                x = ode(x, velocity, step)
-                continue
-            transition = dynamics.transition(x, velocity, step, config.noise_level)
-            latents.append(x)
-            x = sample(transition, draws[:, index - window.start])
-            log_probs.append(dynamics.log_prob(x, transition))
-            if index == window.stop - 1:
-                latents.append(x)
+        latents = x.new_empty(len(samples), actions + 1, *x.shape[1:])
+        log_probs = x.new_empty(len(samples), actions)
+        solver = Solver(schedule)
+        for index, step in enumerate(schedule.steps):
+            timestep = schedule.timesteps[index]
+            velocity = self._velocity(module, x, timestep, conditions, config.guidance_scale)
+            following = solver.next(index, x, velocity)
+            for rows, window in parts:
+                if index not in window:
+                    continue
+                action = index - window.start
+                transition = self._kernel(x[rows], velocity[rows], step, config.noise_level)
+                drawn = draws[rows, action]
+                following[rows] = sample(transition, drawn)
+                log_probs[rows, action] = self._log_prob.function(
+                    following[rows], transition, drawn
+                )
+                latents[rows, action], latents[rows, action + 1] = x[rows], following[rows]
+            x = following
         return Rollout(
             samples=samples,
-            old_log_probs=torch.stack(log_probs, dim=1),
+            old_log_probs=log_probs,
             images=self.decode(x),
             record={
-                "latents": torch.stack(latents, dim=1),
-                "window": window,
+                "latents": latents,
+                "noise": draws,
+                "parts": parts,
+                "schedule": schedule,
                 "conditions": conditions,
             },
         )
@@ -175,25 +195,46 @@ class SD3Policy:
     def replay(
         self, module: nn.Module, rollout: Rollout, actions: slice, with_reference: bool
     ) -> Replay:
-        config, action = self._rollout, actions.start
-        index = rollout.record["window"][action]
-        steps, timesteps = self._schedule(config.num_inference_steps)
-        latents = rollout.record["latents"]
-        x, x_next = latents[:, action], latents[:, action + 1]
-        inputs = (x, timesteps[index], rollout.record["conditions"], config.guidance_scale)
+        record, action, noise_level = rollout.record, actions.start, self._rollout.noise_level
+        schedule, parts = record["schedule"], record["parts"]
+        x, x_next = record["latents"][:, action], record["latents"][:, action + 1]
+        timesteps = schedule.timesteps[step_indices(parts, action)]
+        inputs = (x, timesteps, record["conditions"], self._rollout.guidance_scale)
         velocity = self._velocity(module, *inputs)
-        dynamics = DYNAMICS[config.dynamics]
-        transition = dynamics.transition(x, velocity, steps[index], config.noise_level)
-        statistics: dict[str, Tensor] = {}
-        if with_reference:
-            reference = self._reference_velocity(module, *inputs)
-            statistics = _kl_statistics(
-                velocity,
-                transition,
-                reference,
-                dynamics.transition(x, reference, steps[index], config.noise_level),
-            )
-        return Replay(dynamics.log_prob(x_next, transition)[:, None], statistics)
+        reference = self._reference_velocity(module, *inputs) if with_reference else None
+        replays = []
+        for rows, window in parts:
+            step = schedule.steps[window.start + action]
+            transition = self._kernel(x[rows], velocity[rows], step, noise_level)
+            drawn = record["noise"][rows, action]
+            log_prob = self._log_prob.function(x_next[rows], transition, drawn)[:, None]
+            weight = None
+            if self._log_prob.by_length:
+                weight = torch.full_like(log_prob, 1 / -step.dt)
+            statistics: dict[str, Tensor] = {}
+            if reference is not None:
+                fixed = self._kernel(x[rows], reference[rows], step, noise_level)
+                statistics = _kl_statistics(velocity[rows], transition, reference[rows], fixed)
+            replays.append(Replay(log_prob, statistics, weight))
+        return merged(replays, parts)
+
+    def pack(self, rollout: Rollout) -> Mapping[str, Tensor]:
+        record = rollout.record
+        starts = torch.empty(len(rollout.samples), dtype=torch.int64)
+        for rows, window in record["parts"]:
+            starts[rows] = window.start
+        return {"latents": record["latents"], "noise": record["noise"], "starts": starts}
+
+    def unpack(self, samples: Sequence[Sample], tensors: Mapping[str, Tensor]) -> Mapping[str, Any]:
+        actions = tensors["noise"].shape[1]
+        parts = parts_by_window([range(one, one + actions) for one in tensors["starts"].tolist()])
+        return {
+            "latents": tensors["latents"],
+            "noise": tensors["noise"],
+            "parts": parts,
+            "schedule": self._schedules.rollout(parts[0].window),
+            "conditions": self._encoder.encode([one.prompt.text for one in samples]),
+        }
 
     # Images ----------------------------------------------------------------------------------
 
@@ -214,8 +255,8 @@ class SD3Policy:
         """Images uint8 [B, H, W, 3] from initial latents [B, C, h, w] by the Euler ODE."""
         config = self._evaluation
         conditions = self._encoder.encode(prompts)
-        steps, timesteps = self._schedule(config.num_inference_steps)
-        for step, timestep in zip(steps, timesteps, strict=True):
+        schedule = self._schedules.of_scheduler(config.num_inference_steps)
+        for step, timestep in zip(schedule.steps, schedule.timesteps, strict=True):
             x = ode(x, self._velocity(module, x, timestep, conditions, config.guidance_scale), step)
         return self.decode(x)
 
@@ -238,17 +279,6 @@ class SD3Policy:
 
     # The model -------------------------------------------------------------------------------
 
-    def _schedule(self, num_steps: int) -> tuple[list[Step], Tensor]:
-        """The scheduler's steps and the timesteps the transformer is given for them."""
-        if num_steps not in self._schedules:
-            scheduler = copy.deepcopy(self._pipeline.scheduler)
-            scheduler.set_timesteps(num_steps)
-            self._schedules[num_steps] = (
-                steps_of(scheduler.sigmas),
-                scheduler.timesteps.to(self.device),
-            )
-        return self._schedules[num_steps]
-
     def _velocity(
         self,
         module: nn.Module,
@@ -258,10 +288,12 @@ class SD3Policy:
         guidance_scale: float,
     ) -> Tensor:
         """Predicted velocity, float32 [B, C, h, w]; guidance keeps gradients in both branches."""
+        timestep = timestep.expand(len(x))
         if guidance_scale == 1:
             return self._forward(module, x, timestep, conditions)
         unconditional = self._encoder.encode([""] * len(x))
-        both = self._forward(module, torch.cat([x, x]), timestep, conditions.after(unconditional))
+        twice = (torch.cat([x, x]), torch.cat([timestep, timestep]))
+        both = self._forward(module, *twice, conditions.after(unconditional))
         without, with_prompt = both.chunk(2)
         return without + guidance_scale * (with_prompt - without)
 
@@ -272,7 +304,7 @@ class SD3Policy:
         with torch.autocast(self.device.type, dtype, enabled=dtype is not None):
             output: Any = module(
                 hidden_states=x,
-                timestep=timestep.expand(len(x)),
+                timestep=timestep,
                 encoder_hidden_states=conditions.embeddings,
                 pooled_projections=conditions.pooled,
                 return_dict=False,
@@ -289,5 +321,5 @@ def _kl_statistics(
         "reference_velocity": reference[:, None],
         "mean": transition.mean[:, None],
         "reference_mean": reference_transition.mean[:, None],
-        "kl_std": torch.tensor([transition.kl_std], device=velocity.device),
+        "kl_std": torch.full((1, 1), transition.kl_std, device=velocity.device),
     }

@@ -1,0 +1,29 @@
+"""What a rollout's log-probability is where the configuration names none, and its clip range."""
+
+from __future__ import annotations
+
+from atelier.config.schema import RolloutConfig, RunConfig
+
+# CPS has no other: its Gaussian diverges as std goes to 0, and ratio_norm assumes the Gaussian.
+USUAL_LOG_PROBS = {
+    "flow_sde": "gaussian_mean",
+    "dance_sde": "gaussian_mean",
+    "wan_sde": "gaussian_mean",
+    "cps": "cps_raw",
+}
+# Spec flow 3.2, 3.4.
+USUAL_CLIP_RANGES = {"gaussian_mean": 1e-4, "cps_raw": 1e-5, "ratio_norm": 2e-6}
+
+
+def log_prob_name(rollout: RolloutConfig) -> str:
+    """Key of dynamics.log_probs.LOG_PROBS."""
+    return rollout.log_prob or USUAL_LOG_PROBS[rollout.dynamics]
+
+
+def clip_ranges(config: RunConfig) -> tuple[float, float]:
+    """How far the ratio may be below and above 1."""
+    low = config.algorithm.clip_range
+    if low is None:
+        low = USUAL_CLIP_RANGES[log_prob_name(config.rollout)]
+    high = config.algorithm.clip_range_high
+    return low, low if high is None else high

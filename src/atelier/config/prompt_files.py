@@ -1,0 +1,66 @@
+"""Which files a run's prompts are in: those it names, or those of a folder it names.
+
+Folders are laid out as Flow-GRPO and MM-GRPO have theirs: a training and a held-out file of known
+names (spec flow 4.3).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal, Protocol
+
+from atelier.config.paths import from_root, is_directory, is_file, tracking_file
+
+Split = Literal["train", "heldout"]
+
+# data.source: the training and the held-out file of a folder. Other formats come as single files.
+FOLDER_FILES: dict[str, dict[Split, str]] = {
+    "ocr_text": {"train": "train.txt", "heldout": "test.txt"},
+    "plain": {"train": "train.txt", "heldout": "test.txt"},
+    "geneval": {"train": "train_metadata.jsonl", "heldout": "test_metadata.jsonl"},
+}
+
+
+class NamedPaths(Protocol):
+    """What the section `data` says of files."""
+
+    @property
+    def source(self) -> str: ...
+    @property
+    def path(self) -> str | None: ...
+    @property
+    def heldout_path(self) -> str | None: ...
+
+
+def prompt_files(data: NamedPaths) -> dict[Split, Path]:
+    """The file of each split, relative to the repository unless absolute; it need not be there.
+
+    A folder stands for its file of the split. Where no held-out path is named, the held-out file
+    of the folder `path` is taken, if it is there or DVC can bring it; without one there is no entry
+    for it, and the training file is split.
+    """
+    files: dict[Split, Path] = {}
+    if data.path is not None:
+        files["train"] = _file_of(data.source, data.path, "train")
+    if data.heldout_path is not None:
+        files["heldout"] = _file_of(data.source, data.heldout_path, "heldout")
+    elif data.path is not None:
+        beside = _file_of(data.source, data.path, "heldout")
+        if beside != Path(data.path) and (_is_file(beside) or _is_file(Path(f"{beside}.dvc"))):
+            files["heldout"] = beside
+    return files
+
+
+def can_be_had(path: Path) -> bool:
+    """Whether the file is there, or tracked by DVC, so that the run fetches it."""
+    return _is_file(path) or tracking_file(from_root(path)) is not None
+
+
+def _is_file(path: Path) -> bool:
+    return is_file(from_root(path))
+
+
+def _file_of(source: str, path: str, split: Split) -> Path:
+    if source in FOLDER_FILES and is_directory(from_root(path)):
+        return Path(path, FOLDER_FILES[source][split])
+    return Path(path)

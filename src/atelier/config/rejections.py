@@ -1,0 +1,195 @@
+"""Why a plan cannot work: the field to change, and the reason. One rule is a `yield`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from atelier.config.log_probs import log_prob_name
+from atelier.config.memory import ModelFacts
+from atelier.config.paths import from_root, is_file
+from atelier.config.prompt_files import FOLDER_FILES, can_be_had, prompt_files
+from atelier.config.rewards import RewardsConfig
+from atelier.config.schema import RolloutConfig, RunConfig
+
+Rejections = Iterator[tuple[str, str]]
+
+_HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
+
+# Prompt formats that carry no text to be read in the image.
+_WITHOUT_TARGET = ("plain", "geneval", "unigenbench", "paircomp")
+
+
+def rewards_in_use(rewards: RewardsConfig) -> dict[str, float]:
+    """Name and weight of every reward that is set."""
+    return {name: section.weight for name, section in rewards.sections().items()}
+
+
+def rejections(config: RunConfig, ranks: int) -> Rejections:
+    yield from _batch_rejections(config, ranks)
+    yield from _rollout_rejections(config.rollout)
+    yield from _sampling_rejections(config)
+    yield from _algorithm_rejections(config)
+    yield from _reward_rejections(config)
+    yield from _data_rejections(config)
+
+
+def _batch_rejections(config: RunConfig, ranks: int) -> Rejections:
+    train, size = config.train, config.rollout.micro_batch_size
+    images = train.prompts_per_step * config.rollout.group_size
+    if config.rollout.group_size < 2:
+        yield "rollout.group_size", "1 image has no group to be compared with; use 2 or more"
+    if size > images:
+        yield "rollout.micro_batch_size", f"{size} is more than the {images} images of a step"
+        return
+    if images % size:
+        yield (
+            "rollout.micro_batch_size",
+            f"{size} does not divide the {images} images of a step "
+            f"(train.prompts_per_step {train.prompts_per_step} x "
+            f"rollout.group_size {config.rollout.group_size})",
+        )
+        return
+    parts = train.updates_per_step * ranks
+    if (images // size) % parts:
+        yield (
+            "train.updates_per_step",
+            f"{images // size} micro-batches a step cannot be shared equally by "
+            f"{train.updates_per_step} update(s) x {ranks} process(es) (launch.processes)",
+        )
+
+
+def _rollout_rejections(rollout: RolloutConfig) -> Rejections:
+    if rollout.noise_level == 0:
+        yield "rollout.noise_level", "0 leaves nothing stochastic to train; use more than 0"
+    if rollout.dynamics == "cps" and log_prob_name(rollout) != "cps_raw":
+        yield (
+            "rollout.log_prob",
+            f"{rollout.log_prob} assumes a Gaussian whose std does not go to 0, as that of "
+            "rollout.dynamics cps does; use cps_raw, or flow_sde",
+        )
+    if rollout.num_inference_steps < 2:
+        yield "rollout.num_inference_steps", "1 step is the last one, which is never stochastic"
+    else:
+        yield from _window_rejections(rollout)
+
+
+def _window_rejections(rollout: RolloutConfig) -> Rejections:
+    window, steps = rollout.window, rollout.num_inference_steps
+    low, high = window.bounds(steps)
+    if high > steps - 1:
+        yield (
+            "rollout.window.range",
+            f"[{low}, {high}) reaches past the {steps - 1} steps that can be stochastic "
+            f"(rollout.num_inference_steps {steps}, the last one never is)",
+        )
+    elif low >= high:
+        yield "rollout.window.range", f"[{low}, {high}) is empty"
+    elif window.strategy != "all" and window.size > high - low:
+        yield (
+            "rollout.window.size",
+            f"{window.size} does not fit into rollout.window.range [{low}, {high})",
+        )
+    if window.scope != "step" and (window.moves or window.strategy == "all"):
+        yield (
+            "rollout.window.scope",
+            f"{window.scope} shares a drawn window; with rollout.window.strategy "
+            f"{window.strategy} nothing is drawn",
+        )
+    if rollout.tail is not None and window.strategy == "all":
+        yield "rollout.tail", "rollout.window.strategy all leaves no steps behind the window"
+    if rollout.tail is not None and window.scope != "step":
+        yield (
+            "rollout.tail",
+            "the images of a micro-batch take the same steps; use rollout.window.scope step",
+        )
+
+
+def _algorithm_rejections(config: RunConfig) -> Rejections:
+    algorithm = config.algorithm
+    if algorithm.beta > 0 and algorithm.kl == "k3":
+        yield "algorithm.kl", "k3 is for token policies; sd3 has latent_mean and velocity"
+    if algorithm.kl_placement == "reward" and algorithm.advantage_from != "total":
+        yield (
+            "algorithm.kl_placement",
+            "the KL is taken off the sum of the rewards; use algorithm.advantage_from total",
+        )
+    if algorithm.keep_extremes and algorithm.keep_extremes >= config.rollout.group_size:
+        yield (
+            "algorithm.keep_extremes",
+            f"{algorithm.keep_extremes} keeps every image of a group of "
+            f"{config.rollout.group_size} (rollout.group_size); use fewer, or null",
+        )
+
+
+def _sampling_rejections(config: RunConfig) -> Rejections:
+    train, rollout = config.train, config.rollout
+    if train.resample_rounds and rollout.group_size % rollout.micro_batch_size:
+        yield (
+            "train.resample_rounds",
+            f"a micro-batch has to be of one group: rollout.micro_batch_size "
+            f"{rollout.micro_batch_size} does not divide rollout.group_size {rollout.group_size}",
+        )
+    if train.one_step_off and train.resample_rounds:
+        yield (
+            "train.resample_rounds",
+            "other images would be sampled by other weights; not with train.one_step_off",
+        )
+    if train.one_step_off and rollout.old_log_prob == "recompute":
+        yield (
+            "rollout.old_log_prob",
+            "recomputed by weights that have moved on, they would correct nothing; use rollout "
+            "with train.one_step_off",
+        )
+
+
+def _reward_rejections(config: RunConfig) -> Rejections:
+    weights = rewards_in_use(config.rewards)
+    if not any(weights.values()):
+        why = "all weights are 0" if weights else "none is set"
+        names = ", ".join(
+            sorted(RewardsConfig.model_fields.keys() - {"min_valid_share", "deadline"})
+        )
+        yield "rewards", f"{why}; give one a weight, such as rewards.ocr.weight (known: {names})"
+    if config.rewards.ocr is not None and _no_target(config):
+        yield "rewards.ocr", f"needs a text to look for, and {_no_target(config)} has none"
+
+
+def _data_rejections(config: RunConfig) -> Rejections:
+    data, evaluation = config.data, config.evaluation
+    for split, file in prompt_files(data).items():
+        if not can_be_had(file):
+            name = "path" if split == "train" else "heldout_path"
+            folder = FOLDER_FILES.get(data.source, {split: file.name})[split]
+            hint = f", and no folder with {folder}" if file.name != folder else ""
+            yield f"data.{name}", f"there is no file {file}{hint}"
+    if config.train.prompts_per_step > data.train_prompts:
+        yield (
+            "train.prompts_per_step",
+            f"{config.train.prompts_per_step} is more than data.train_prompts {data.train_prompts}",
+        )
+    for name in ("prompts", "periodic_prompts"):
+        wanted = getattr(evaluation, name)
+        if wanted > data.heldout_prompts:
+            yield (
+                f"evaluation.{name}",
+                f"{wanted} is more than data.heldout_prompts {data.heldout_prompts}",
+            )
+
+
+def model_rejections(config: RunConfig, facts: ModelFacts | None) -> Rejections:
+    policy = config.policy
+    if facts is None:
+        if not _HUB_ID.fullmatch(policy.path) or is_file(from_root(policy.path)):
+            yield "policy.path", f"{policy.path} is neither a pipeline directory nor a hub id"
+    elif policy.trainable == "lora" and not facts.adapter_parameters:
+        names = ", ".join(policy.lora.target_modules) or "nothing"
+        yield "policy.lora.target_modules", f"{names} names no module of the transformer"
+
+
+def _no_target(config: RunConfig) -> str | None:
+    if config.data.source in _WITHOUT_TARGET:
+        return f"data.source {config.data.source}"
+    if config.data.source == "scenes" and config.data.scene_kind == "shapes":
+        return "data.scene_kind shapes"
+    return None

@@ -1,0 +1,82 @@
+"""The denoising steps of rollouts and of images, as the configuration wants them."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from atelier.config.schema import RolloutConfig
+from atelier.dynamics.schedules import compressed, linear_shift
+from atelier.dynamics.solvers import CleanEstimate, dpm_solver
+from atelier.dynamics.transitions import Step, ode, steps_of
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Steps, the timesteps [N] the model is given for them, and from which step on (if at all) they
+    are so few that a multistep solver takes them."""
+
+    steps: list[Step]
+    timesteps: Tensor
+    tail: int | None = None
+
+
+class Schedules:
+    """Schedules on a device; each is made once."""
+
+    def __init__(self, scheduler: Any, config: RolloutConfig, device: torch.device) -> None:
+        self._scheduler = scheduler
+        self._config = config
+        self._device = device
+        self.of_scheduler = cache(self._of_scheduler)
+        self._of_rollout = cache(self._make_rollout)
+
+    def rollout(self, window: range) -> Schedule:
+        """Of a rollout that is stochastic inside `window`."""
+        return self._of_rollout(None if self._config.tail is None else window.stop)
+
+    def _of_scheduler(self, num_steps: int) -> Schedule:
+        """Of the pipeline's own scheduler: evaluation always, rollouts by default."""
+        scheduler = copy.deepcopy(self._scheduler)
+        scheduler.set_timesteps(num_steps)
+        sigmas = scheduler.sigmas.to(torch.float64).tolist()
+        return Schedule(steps_of(sigmas), scheduler.timesteps.to(self._device))
+
+    def _make_rollout(self, tail: int | None) -> Schedule:
+        config = self._config
+        if config.schedule == "scheduler":
+            whole, shift = self.of_scheduler(config.num_inference_steps), self._scheduler.shift
+            sigmas = [*(step.sigma for step in whole.steps), 0.0]
+        else:
+            sigmas, shift = linear_shift(config.num_inference_steps, config.shift), config.shift
+            whole = self._schedule(sigmas)
+        if tail is None or config.tail is None:
+            return whole
+        return self._schedule(compressed(sigmas, tail - 1, config.tail, shift), tail)
+
+    def _schedule(self, sigmas: list[float], tail: int | None = None) -> Schedule:
+        timesteps = torch.tensor([1000 * sigma for sigma in sigmas[:-1]], device=self._device)
+        return Schedule(steps_of(sigmas), timesteps, tail)
+
+
+class Solver:
+    """Takes the deterministic steps of one rollout: Euler's, or in a tail DPM-Solver++'s."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self._schedule = schedule
+        self._before: CleanEstimate | None = None
+
+    def next(self, index: int, x: Tensor, velocity: Tensor) -> Tensor:
+        """x behind step `index`. To be called for every step, also those that become stochastic:
+        a tail's first step looks back at the last of the window."""
+        step, tail = self._schedule.steps[index], self._schedule.tail
+        if tail is None:
+            return ode(x, velocity, step)
+        before = self._before
+        self._before = CleanEstimate(step.sigma, x - step.sigma * velocity)
+        return ode(x, velocity, step) if index < tail else dpm_solver(x, velocity, step, before)

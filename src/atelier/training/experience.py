@@ -1,0 +1,142 @@
+"""From a step number to images with scores: what a policy update learns from.
+
+Every draw is keyed by the run's seed, the step and the global sample id, so nothing here has random
+state. Scores are made while images are still sampled; until they are collected a batch is in
+flight, and other work may be done meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from atelier.algorithms.advantages import flat_groups
+from atelier.config.schema import RunConfig
+from atelier.data.prompts import Prompt
+from atelier.errors import Stopped
+from atelier.policies.base import Policy, Rollout
+from atelier.rewards.base import ScoreBatch
+from atelier.rewards.images import pil_images
+from atelier.rewards.reward_set import RewardSet, Submission
+from atelier.training.batches import MicroBatch, micro_batches_by_update, step_samples
+from atelier.training.distributed import World
+from atelier.training.measures import Stopwatch
+from atelier.training.scores import StepScores, gather_scores
+
+Updates = list[list[Rollout]]
+"""This rank's micro-batches, one list an optimizer update."""
+
+
+@dataclass
+class InFlight:
+    """Rolled out and sent to be scored, by the weights that `updates_before` updates had made."""
+
+    step: int
+    updates_before: int
+    rollouts: Updates
+    submissions: list[Submission]
+    metrics: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Experience:
+    """A step's rollouts of this rank, and the scores of all ranks."""
+
+    step: int
+    updates_before: int
+    rollouts: Updates
+    scores: StepScores
+    metrics: dict[str, float]
+
+
+@dataclass
+class Collector:
+    """Makes experience with a policy and the rewards of a run."""
+
+    config: RunConfig
+    policy: Policy
+    rewards: RewardSet
+    world: World
+    prompts: Sequence[Prompt]
+
+    def roll_out(self, step: int, updates_before: int, watch: Stopwatch) -> InFlight:
+        """Sample this rank's images of a step; scoring begins with the first micro-batch."""
+        metrics = dict(self.policy.begin_step(step))
+        samples = step_samples(self.prompts, step, self.config)
+        updates = micro_batches_by_update(
+            samples, step, self.config, self.world.rank, self.world.size
+        )
+        flight = InFlight(step, updates_before, [], [], metrics)
+        with watch("rollout"):
+            for update in updates:
+                flight.rollouts.append([self._roll_out(batch, flight) for batch in update])
+        return flight
+
+    def _roll_out(self, batch: MicroBatch, flight: InFlight) -> Rollout:
+        rollout = self.policy.rollout(self.policy.module, batch)
+        flight.submissions.append(self.rewards.submit(score_batch(rollout)))
+        return rollout
+
+    def collect(self, flight: InFlight, watch: Stopwatch) -> Experience:
+        """Wait for the scores. Collective.
+
+        Raises:
+            Stopped: too few images have one.
+        """
+        scores = self._scores(flight, flight.rollouts, watch)
+        for round in range(1, self.config.train.resample_rounds + 1):
+            flat = flat_groups(scores.total, scores.group_ids, scores.valid)
+            if len(flat) == 0:
+                break
+            flight.metrics["resample/groups"] = flight.metrics.get("resample/groups", 0) + len(flat)
+            again = self._roll_out_again(flight, flat, round, watch)
+            scores = scores.replaced_by(self._scores(flight, again, watch))
+        self._require(flight.step, scores)
+        return Experience(
+            flight.step, flight.updates_before, flight.rollouts, scores, flight.metrics
+        )
+
+    def _scores(self, flight: InFlight, rollouts: Updates, watch: Stopwatch) -> StepScores:
+        submissions, flight.submissions = flight.submissions, []
+        with watch("score"):
+            table = self.rewards.collect(submissions, self.config.rewards.deadline)
+            samples = [one for update in rollouts for rollout in update for one in rollout.samples]
+            return gather_scores(self.world, samples, table)
+
+    def _roll_out_again(
+        self, flight: InFlight, groups: Tensor, round: int, watch: Stopwatch
+    ) -> Updates:
+        """Other prompts in the place of some groups; the plan saw to it that a micro-batch is of
+        one group. Returns the new rollouts alone."""
+        samples = step_samples(self.prompts, flight.step, self.config, round)
+        chosen, again = set(groups.tolist()), []
+        with watch("rollout"):
+            for update in flight.rollouts:
+                for place, rollout in enumerate(update):
+                    if rollout.samples[0].group_id in chosen:
+                        batch = [samples[one.index] for one in rollout.samples]
+                        update[place] = self._roll_out(batch, flight)
+                        again.append(update[place])
+        return [again]
+
+    def _require(self, step: int, scores: StepScores) -> None:
+        share = float(scores.valid.float().mean())
+        if share < self.config.rewards.min_valid_share:
+            raise Stopped(
+                f"step {step}: only {share:.0%} of the images have a score, below "
+                f"rewards.min_valid_share={self.config.rewards.min_valid_share}; first reason: "
+                f"{scores.first_reason}. Mend the reward and resume: no weight was changed by "
+                "this step"
+            )
+
+
+def score_batch(rollout: Rollout) -> ScoreBatch:
+    """What the rewards are shown of a rollout."""
+    return ScoreBatch(
+        images=pil_images(rollout.images),
+        prompts=[one.prompt.text for one in rollout.samples],
+        metadata=[one.prompt.metadata for one in rollout.samples],
+        group_ids=[one.group_id for one in rollout.samples],
+    )

@@ -1,0 +1,152 @@
+"""What a step's experience changes: replay with gradients, weigh, step the optimizer.
+
+Losses are weighted by the number of kept samples on all ranks, so ranks with fewer of them count
+less and a step is the same for any number of ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from atelier.algorithms.grpo import Advantages, Grpo, ratio_gap
+from atelier.config.schema import RunConfig
+from atelier.errors import Stopped
+from atelier.policies.base import Policy, Replay, Rollout
+from atelier.training.distributed import World
+from atelier.training.engines import Engine
+from atelier.training.experience import Experience, Updates
+from atelier.training.journal import Journal
+from atelier.training.measures import WeightedMeans
+from atelier.training.session import Session
+
+
+@dataclass
+class Learner:
+    """Trains a policy on experience."""
+
+    config: RunConfig
+    policy: Policy
+    algorithm: Grpo
+    engine: Engine
+    session: Session
+    journal: Journal
+    world: World
+
+    def learn(self, experience: Experience) -> dict[str, float]:
+        """All updates of a step. Collective.
+
+        Returns:
+            Metrics of the last update.
+
+        Raises:
+            Stopped: the first replay does not repeat the rollout; no weight was changed.
+        """
+        rollouts = experience.rollouts
+        staleness = self.session.updates - experience.updates_before
+        metrics = self._recompute_old_log_probs(rollouts)
+        advantages = self.algorithm.advantages(experience.scores, self._distances(experience))
+        for epoch in range(self.config.train.inner_epochs):
+            for index, update in enumerate(rollouts):
+                fresh = not (staleness or epoch or index)
+                metrics |= self._update(experience.step, update, advantages, fresh)
+        return {**metrics, "rollout/staleness": float(staleness)}
+
+    def _update(
+        self, step: int, rollouts: Sequence[Rollout], advantages: Advantages, fresh: bool
+    ) -> dict[str, float]:
+        """One optimizer update on this rank's share of its micro-batches.
+
+        Args:
+            fresh: whether the weights are still those of the rollout.
+        """
+        slices = [list(self.policy.action_slices(rollout)) for rollout in rollouts]
+        rows = [torch.tensor([one.index for one in rollout.samples]) for rollout in rollouts]
+        kept = sum(self.world.gather(sum(int(advantages.kept[row].sum()) for row in rows)))
+        means = WeightedMeans()
+        log_ratios = []
+        calls = [(i, actions) for i, parts in enumerate(slices) for actions in parts]
+        for number, (i, actions) in enumerate(calls):
+            rollout, row = rollouts[i], rows[i]
+            old = rollout.old_log_probs[:, actions]
+            # The share of one action of one sample in the mean over all kept ones, on all ranks.
+            share = max(kept, 1) * rollout.old_log_probs.shape[1]
+            weight = advantages.kept[row].to(old.device).float() / share
+            last = number == len(calls) - 1
+            with self.engine.accumulate(last):
+                replay = self.policy.replay(
+                    self.engine.module, rollout, actions, self.algorithm.kl_in_loss
+                )
+                terms = self.algorithm.loss(replay, old, advantages.of(row, actions).to(old.device))
+                self.engine.backward((terms.loss * weight[:, None]).sum(), last)
+            means.add(terms.metrics, weight)
+            log_ratios.append(terms.metrics["log_ratio"].flatten().cpu())
+        gathered = torch.cat(self.world.gather(torch.cat(log_ratios)))
+        if fresh:
+            self._replay_gate(step, gathered)
+        gradient_norm = self.engine.step()
+        self.session.after_update(self.engine)
+        return {
+            **means.over(self.world),
+            "log_ratio/std": float(gathered.std(correction=0)),
+            "ratio/mean_abs_dev": ratio_gap(gathered, torch.zeros_like(gathered))["mean"],
+            "grad_norm": gradient_norm,
+        }
+
+    def _replay_gate(self, step: int, log_ratio: Tensor) -> None:
+        """Before a step's first update the weights are the rollout's: its ratio must be 1.
+
+        A larger gap means that rollout and replay compute different things, and clipping then
+        acts on noise.
+        """
+        gap = ratio_gap(log_ratio, torch.zeros_like(log_ratio))
+        if self.session.first_step_of_this_life(step):
+            self.journal.event("replay_gate", step, **gap)
+        limit = self.config.train.replay_gate * min(self.algorithm.clip_range)
+        if gap["mean"] > limit:
+            raise Stopped(
+                f"step {step}: the replayed rollout has a mean |ratio-1| of {gap['mean']:.2e}, "
+                f"above train.replay_gate x the clip range = {limit:.2e}. Likely causes: a "
+                "16-bit policy.dtype (set rollout.old_log_prob=recompute), or weights changed "
+                "between rollout and replay. No weight was changed by this step"
+            )
+
+    # Before the updates ------------------------------------------------------------------------
+
+    def _recompute_old_log_probs(self, rollouts: Updates) -> dict[str, float]:
+        """In `recompute` mode, replace the rollout's log-probs by those of the training graph."""
+        if self.config.rollout.old_log_prob == "rollout":
+            return {}
+        gaps = []
+        for update in rollouts:
+            for index, rollout in enumerate(update):
+                parts = [one.log_prob for one in self._replays(rollout, with_reference=False)]
+                recomputed = torch.cat(parts, dim=1)
+                gaps.append((recomputed - rollout.old_log_probs).flatten().cpu())
+                update[index] = Rollout(rollout.samples, recomputed, rollout.images, rollout.record)
+        everywhere = torch.cat(self.world.gather(torch.cat(gaps)))
+        gap = ratio_gap(everywhere, torch.zeros_like(everywhere))
+        return {f"ratio/rollout_gap_{name}": value for name, value in gap.items()}
+
+    def _distances(self, experience: Experience) -> Tensor | None:
+        """Distance to the reference of every action of all ranks' samples [N, A], where rewards
+        take it into account."""
+        if not self.algorithm.kl_in_reward:
+            return None
+        mine: dict[int, Tensor] = {}
+        for rollout in (one for update in experience.rollouts for one in update):
+            parts = [self.algorithm.kl(one) for one in self._replays(rollout, with_reference=True)]
+            rows = torch.cat(parts, dim=1).cpu()
+            mine.update(zip((one.index for one in rollout.samples), rows, strict=True))
+        everyone = {k: v for part in self.world.gather(mine) for k, v in part.items()}
+        return torch.stack([everyone[index] for index in sorted(everyone)])
+
+    def _replays(self, rollout: Rollout, with_reference: bool) -> list[Replay]:
+        with torch.no_grad():
+            return [
+                self.policy.replay(self.policy.module, rollout, actions, with_reference)
+                for actions in self.policy.action_slices(rollout)
+            ]

@@ -1,0 +1,114 @@
+"""Windows against the sequences of spec flow 2.4 and 11, and what holds for all of them."""
+
+from __future__ import annotations
+
+import math
+from itertools import groupby
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from atelier.config.schema import WindowConfig
+from atelier.dynamics.windows import draw_window, interval
+
+
+def sequence(count: int, num_steps: int, **settings) -> list[range]:
+    config = WindowConfig(**settings)
+    return [draw_window(config, num_steps, seed=1, step=step) for step in range(1, count + 1)]
+
+
+def published(
+    strategy: str, steps: int, last: int, size: int, stride: int, back: bool, longest: int
+):
+    """MixGRPO's rules as the spec words them, with the state they keep, empty windows left in."""
+    start = count = 0
+    for _ in range(steps):
+        yield range(start, min(start + size, last))
+        count += 1
+        share = start / last
+        if strategy == "decay":
+            length = max(1, int(longest * (1 - share) + 1 * share))
+        elif strategy == "exp_decay":
+            length = math.ceil(longest * math.exp(-0.1 * max(0, start - 13)))
+        else:
+            length = longest
+        if count >= length:
+            count, start = 0, start + stride
+            if start > last:
+                start = 0 if back else last
+
+
+@pytest.mark.parametrize("strategy", ["progressive", "decay", "exp_decay"])
+@pytest.mark.parametrize(
+    ("stride", "back"), [(1, True), (1, False), (4, True), (4, False), (0, True)]
+)
+@pytest.mark.parametrize("longest", [2, 25])
+def test_300_iterations_follow_the_published_rules(
+    strategy: str, stride: int, back: bool, longest: int
+) -> None:
+    """Up to the first empty window, where ours begins anew or stays on the last step."""
+    ours = sequence(
+        300, 25, strategy=strategy, size=4, stride=stride, roll_back=back, steps_per_window=longest
+    )
+    theirs = list(published(strategy, 300, 23, 4, stride, back, longest))
+    whole = next((i for i, window in enumerate(theirs) if not window), 300)
+    assert ours[:whole] == theirs[:whole]
+    assert whole >= 6
+    assert all(ours)
+    if whole < 300:
+        assert ours[whole] == (range(0, 4) if back else range(22, 23))
+
+
+def test_golden_sequence_with_overlap() -> None:
+    windows = sequence(14, 8, strategy="progressive", size=4, stride=1, steps_per_window=2)
+    golden = [(0, 3), (0, 3), (1, 4), (1, 4), (2, 5), (2, 5), (3, 5), (3, 5), (4, 5), (4, 5)]
+    golden += [(5, 5), (5, 5), (0, 3), (0, 3)]
+    assert [(window[0], window[-1]) for window in windows] == golden
+
+
+def test_golden_intervals() -> None:
+    decay = WindowConfig(strategy="decay", steps_per_window=10, stride=1)
+    golden = [10, 9, 9, 8, 8, 8, 7, 7, 6, 6, 6, 5, 5, 4, 4, 4, 3, 3, 2, 2, 2, 1, 1, 1]
+    assert [interval(decay, start, 23) for start in range(24)] == golden
+    exponential = WindowConfig(strategy="exp_decay", steps_per_window=25, stride=1)
+    golden = [25] * 14 + [23, 21, 19, 17, 16, 14, 13, 12, 11, 10]
+    assert [interval(exponential, start, 23) for start in range(24)] == golden
+    windows = sequence(60, 25, strategy="decay", size=4, stride=1, steps_per_window=10)
+    stays = [len(list(same)) for _, same in groupby(window.start for window in windows)]
+    assert stays[:7] == [10, 9, 9, 8, 8, 8, 7]
+
+
+def test_random_reaches_every_place_and_fast_the_first_half() -> None:
+    drawn = sequence(300, 25, strategy="random", size=4)
+    assert {window.start for window in drawn} == set(range(20))
+    drawn = sequence(300, 25, strategy="fast", size=4)
+    assert {window.start for window in drawn} == set(range(9))
+
+
+def test_scope_says_who_shares_a_window() -> None:
+    def drawn(scope: str, group: int, rank: int) -> list[range]:
+        config = WindowConfig(strategy="random", size=2, scope=scope)
+        return [draw_window(config, 12, 1, step, group, rank) for step in range(1, 60)]
+
+    assert drawn("step", 0, 0) == drawn("step", 3, 5)
+    assert drawn("group", 1, 0) == drawn("group", 1, 7) != drawn("group", 2, 0)
+    assert drawn("rank", 1, 2) == drawn("rank", 5, 2) != drawn("rank", 1, 3)
+
+
+@given(
+    st.sampled_from(["all", "fast", "random", "progressive", "decay", "exp_decay"]),
+    st.integers(4, 30),
+    st.integers(1, 4),
+    st.sampled_from([None, 0, 1, 3]),
+    st.booleans(),
+    st.integers(1, 5000),
+)
+def test_no_window_is_empty_or_reaches_the_last_step(
+    strategy: str, num_steps: int, size: int, stride: int | None, back: bool, step: int
+) -> None:
+    config = WindowConfig(
+        strategy=strategy, size=min(size, num_steps // 2), stride=stride, roll_back=back
+    )
+    window = draw_window(config, num_steps, 3, step)
+    assert 0 <= window.start < window.stop <= num_steps - 1
