@@ -28,7 +28,7 @@ down: $(STAMP)
 
 # Two workers, a file each: most tests wait for processes that import for seconds.
 test: $(STAMP)
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup $(ARGS)
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile $(ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -31,12 +31,16 @@ from atelier.config.sections import (
 class DataConfig(Section):
     """Which prompts are trained on and which are held out."""
 
-    source: Literal["scenes", "ocr_text", "geneval", "unigenbench", "deepgen", "paircomp"] = Field(
-        "scenes", description="The embedded scene world, or the format of the prompt file."
+    source: Literal[
+        "scenes", "ocr_text", "plain", "geneval", "unigenbench", "deepgen", "paircomp"
+    ] = Field("scenes", description="The embedded scene world, or the format of the prompt file.")
+    path: str | None = Field(
+        None, description="Prompt file, or folder with one; required unless source is scenes."
     )
-    path: str | None = Field(None, description="Prompt file; required unless source is scenes.")
     heldout_path: str | None = Field(
-        None, description="Held-out prompt file; without it prompts are split by content."
+        None,
+        description="Held-out prompt file or folder; without it a folder's own test file is held "
+        "out, and a file's prompts are split by content.",
     )
     scene_kind: Literal["word", "shapes", "mixed"] = Field(
         "word", description="Kind of scene to sample (source: scenes)."

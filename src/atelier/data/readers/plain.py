@@ -3,6 +3,7 @@
 Source: spec/flow.md 4.3 (the .txt of PickScore, SFW, DrawBench), spec/deepgen.md 4.3 (all three).
 """
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ def read(path: Path) -> list[Prompt]:
         DataError: another file type, or lines and rows that hold no prompt, all reported.
     """
     readers = {".txt": _read_txt, ".jsonl": _read_jsonl, ".parquet": _read_parquet}
-    if path.is_dir():
+    if os.path.isdir(path):  # False for a name no file can have
         raise DataError(f"{path}: is a folder; name a file in it")
     if path.suffix not in readers:
         raise DataError(f"{path}: a prompt file is one of {', '.join(readers)}")
@@ -50,7 +51,7 @@ def _read_parquet(path: Path) -> list[Prompt]:
     import pandas
     import pyarrow
 
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise DataError(f"{path}: no such file")
     try:
         frame = pandas.read_parquet(path)
