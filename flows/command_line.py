@@ -22,6 +22,7 @@ from atelier.stages.closing import closing_words
 from atelier.stages.console import show_logs
 from atelier.stages.run_file import check_opening
 from flows.local_platform.server import prefect_server, require_chosen_server
+from flows.local_platform.state import running_platform
 
 CRASHED, INTERRUPTED, CANCELLED = 1, 130, 143
 
@@ -51,7 +52,7 @@ def run_pipeline(
     except AtelierError as error:
         return _report_error(error)
     except KeyboardInterrupt:
-        sys.stderr.write("interrupted; resume the run to go on\n")
+        sys.stderr.write("interrupted; the line that names the run says how it goes on\n")
         return INTERRUPTED
     result = state.result(raise_on_failure=False)
     if isinstance(result, AtelierError):
@@ -62,7 +63,8 @@ def run_pipeline(
     if isinstance(result, BaseException) or not state.is_completed():
         logger.error("the run crashed: %s", state.message, exc_info=_exception(result))
         return CRASHED
-    sys.stdout.write(closing_words(Path(result)))
+    platform = running_platform()
+    sys.stdout.write(closing_words(Path(result), platform.mlflow_url if platform else None))
     return 0
 
 

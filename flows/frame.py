@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
@@ -15,6 +16,7 @@ from prefect.runtime import flow_run
 from prefect.states import State
 
 from atelier.errors import AtelierError
+from atelier.stages.console import show_logs
 from flows.local_platform.reconcile import end_task_runs, reconcile
 from flows.local_platform.state import running_platform
 from tasks.cancellation import CancellationWatch
@@ -36,6 +38,7 @@ def framed(body: Callable[P, R]) -> Callable[P, R | State[Any]]:
     @functools.wraps(body)
     def flow_body(*args: P.args, **kwargs: P.kwargs) -> R | State[Any]:
         without_tracebacks()
+        show_logs(sys.stdout)  # and, by the level it sets, to the run's page in Prefect
         run_id = UUID(str(flow_run.id))
         with CancellationWatch(run_id) as watch:
             try:
@@ -62,7 +65,8 @@ def name_of_run() -> str:
     flow: str = flow_run.flow_name
     what = parameters.get("run_name") or parameters.get("recipe")
     if what is None:
-        what = Path(parameters.get("run") or str(flow_run.id)).name[:8]
+        run = parameters.get("run") or parameters.get("resume") or str(flow_run.id)
+        what = Path(run).name[:8]
     return what if flow == "grpo" and what in parameters.values() else f"{flow} {what}"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,9 @@ from atelier.stages.run_file import open_run as open_run_directory
 from atelier.tracking.run_directory import RunDirectory
 from tasks import output
 from tasks.dataset import prepared_data
-from tasks.outcome import can_be_retried, failed, value_of
+from tasks.outcome import can_be_retried, failed, resume_command, value_of
+
+logger = logging.getLogger("atelier.flow")
 
 
 def _resolve(
@@ -40,6 +43,7 @@ def open_run(
     resolve = Task(_resolve, name="resolve", task_run_name="resolve")
     run = Path(value_of(resolve(recipe, overrides, run_name, resume, return_state=True)))
     output.to_file(run)
+    logger.info("run %s; stopped, it goes on with: %s", run.name, resume_command())
     return run
 
 

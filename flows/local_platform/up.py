@@ -51,6 +51,7 @@ def up(gpu_slots: int | None, say: Say) -> None:
     imports.start()
     platform = running_platform()
     if platform is None:
+        say("Starting the Prefect server, a worker and the MLflow UI (the first time a minute).")
         platform = _start(say)
     elif platform.api_url != platform_api_url():
         raise ConfigError(

@@ -149,6 +149,9 @@ def test_killed_guard_and_killed_flow_leave_nothing_and_a_retry_completes(
     assert site.task_states(flow_run) == [*twice, ("train", "Completed"), ("train", "Crashed")]
     assert read_record(run / "train")["status"] == "done"
     assert not list(run.glob("train.old-*")), "it went on in the same directory"
+    log = site.log(flow_run)
+    assert "train: started" in log, "what stages say reaches the run's page"
+    assert "train: started" in (run / "flow.log").read_text()
 
 
 def test_killed_worker_and_flow_leave_no_process_and_no_running_state(

@@ -74,5 +74,5 @@ def test_exports_are_found_at_the_run_the_export_folder_and_the_format(tmp_path:
         assert find_exports(path) == [merged]
     with pytest.raises(CheckpointError, match="nothing exported here"):
         find_exports(tmp_path)
-    with pytest.raises(CheckpointError, match=r"gone: there is no such directory; name a run's"):
+    with pytest.raises(CheckpointError, match=r"gone: no run and no such directory; name a run's"):
         find_exports(tmp_path / "gone")

@@ -79,7 +79,7 @@ def three(runs):
 
 def test_a_run_is_found_by_how_its_id_begins(three):
     assert find_run("3f2a").root == three / "3f2a-one"
-    assert find_run("9").root == three / "9c00-three"
+    assert find_run("9c0").root == three / "9c00-three"
     (three / "3f2a").mkdir()
     (three / "3f2a/run.json").write_text("{}")
     assert find_run("3f2a").root == three / "3f2a", "a whole id is no beginning"
@@ -90,6 +90,7 @@ def test_a_run_is_found_by_how_its_id_begins(three):
     [
         ("3f2", r"may be any of 3f2a-one, 3f2b-two: write more"),
         ("9d00-thr", r"no run '9d00-thr'.*did you mean 9c00-three\?"),
+        ("9", r"no run '9'.*did you mean 9c00-three\?"),
         ("demo", r"no run 'demo'.*there are 3f2a-one, 3f2b-two, 9c00-three$"),
         ("", r"no run ''.*there are 3f2a-one"),
     ],

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from atelier.cli.options import configured, params_option
-from atelier.config.paths import from_root
+from atelier.config.paths import from_root, is_directory
 from atelier.config.plan import plan
 from atelier.config.resolve import resolve, write_stage_configs
 from atelier.errors import ConfigError
@@ -99,11 +99,14 @@ def stage(
 def verify(path: Path, base: str | None, device: str) -> None:
     """Prove an export by reloading it.
 
-    PATH is a run's directory, or an exported one wherever it lies. Checks manifest and keys, and
-    compares its images in a clean process.
+    PATH is a run (its directory or id), or an exported directory wherever it lies. Checks manifest
+    and keys, and compares its images in a clean process.
     """
     from atelier.export.verify import verify as verify_export
+    from atelier.stages.find_run import find_id
 
+    path = path if is_directory(path) else find_id(str(path)) or path
+    click.echo("Reloading in a clean process; a minute or less.", err=True)
     click.echo(verify_export(path, base=base, device=device).describe())
 
 

@@ -88,8 +88,8 @@ def find_exports(path: Path) -> list[Path]:
     """
     if not is_directory(path):
         raise CheckpointError(
-            f"{path}: there is no such directory; name a run's, such as runs/<id>, or an exported "
-            "one, such as runs/<id>/export or a copy of it"
+            f"{path}: no run and no such directory; name a run's, such as runs/<id>, or an "
+            "exported one, such as runs/<id>/export or a copy of it"
         )
     if _is_export(path):
         return [path]

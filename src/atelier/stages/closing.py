@@ -11,8 +11,12 @@ from atelier.tracking.mlflow_store import DEFAULT_URI, sqlite_path, tracking_uri
 from atelier.tracking.run_directory import RunDirectory, read_json_object
 
 
-def closing_words(root: Path) -> str:
-    """For the console, the command that opens the MLflow UI last."""
+def closing_words(root: Path, ui: str | None = None) -> str:
+    """For the console; where the run is seen in MLflow last, or the command that opens its UI.
+
+    Args:
+        ui: as for `mlflow_page`.
+    """
     run = RunDirectory(root)
     rows = read_comparison(run)
     uri = tracking_uri(load_stage_config(run.config("report")))
@@ -23,7 +27,7 @@ def closing_words(root: Path) -> str:
         as_text(rows),
         "",
         f"Report:  {run.report / 'index.html'}",
-        f"MLflow:  {ui_command(uri)}",
+        f"MLflow:  {mlflow_page(run, ui) or ui_command(uri)}",
     ]
     return "\n".join(lines) + "\n"
 
@@ -35,8 +39,8 @@ def result_markdown(run: RunDirectory) -> str:
     return "\n\n".join([title, headline(rows), as_markdown(rows), f"Run: `{run.root.name}`"])
 
 
-def mlflow_page(run: RunDirectory, ui: str | None, artifact: str) -> str | None:
-    """Where the MLflow UI shows an artifact of the run; None where no UI shows this run.
+def mlflow_page(run: RunDirectory, ui: str | None, artifact: str | None = None) -> str | None:
+    """Where the MLflow UI shows the run, or an artifact of it; None where no UI shows it.
 
     Args:
         ui: address of a UI on the project's own store. A tracking server has its own.
@@ -52,4 +56,4 @@ def mlflow_page(run: RunDirectory, ui: str | None, artifact: str) -> str | None:
     if not {"experiment_id", "run_id"} <= state.keys():
         return None
     where = f"experiments/{state['experiment_id']}/runs/{state['run_id']}"
-    return f"{page.rstrip('/')}/#/{where}/artifactPath/{artifact}"
+    return f"{page.rstrip('/')}/#/{where}" + (f"/artifactPath/{artifact}" if artifact else "")

@@ -10,6 +10,7 @@ from atelier.config.paths import is_file, runs_root
 from atelier.errors import ConfigError
 from atelier.tracking.run_directory import RunDirectory
 
+SHORTEST = 3  # characters of an id that somebody writes on purpose
 LISTED = 8  # ids in a message that says which runs there are
 
 
@@ -23,7 +24,7 @@ def find_run(name: str) -> RunDirectory:
         if name and is_file(path / "run.json"):
             return RunDirectory(path.resolve())
     ids = [path.parent.name for path in sorted(runs_root().glob("[!.]*/run.json"))]
-    begun = [one for one in ids if name and one.startswith(name)]
+    begun = [one for one in ids if len(name) >= SHORTEST and one.startswith(name)]
     if len(begun) == 1:
         return RunDirectory((runs_root() / begun[0]).resolve())
     if begun:
@@ -32,6 +33,15 @@ def find_run(name: str) -> RunDirectory:
         f"no run {name!r}: neither a run directory nor an id under {runs_root()}; "
         + _other_runs(name, ids)
     )
+
+
+def find_id(name: str) -> Path | None:
+    """The directory of the one run under runs/ whose id is or begins so; None where there is none,
+    or several."""
+    try:
+        return find_run(name).root
+    except ConfigError:
+        return None
 
 
 def _other_runs(name: str, ids: Sequence[str]) -> str:

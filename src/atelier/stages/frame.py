@@ -94,6 +94,7 @@ class Stage:
             "status": "running",
         }
         write_json(self.folder / RECORD, record)
+        logger.info("%s: started", self.name)
         try:
             with stopped_when_full(self.folder):
                 summary = work()
