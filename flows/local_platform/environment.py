@@ -8,9 +8,11 @@ own command line, when it is run from the repository root.
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from collections.abc import Mapping, MutableMapping
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from atelier import telemetry
 from atelier.config.paths import repository_root
@@ -61,9 +63,28 @@ def platform_api_url() -> str:
     """Where the platform's server is or will be: PREFECT_API_URL, or `api.url` in prefect.toml.
 
     Raises:
-        ConfigError: prefect.toml does not say.
+        ConfigError: prefect.toml does not say, or what is said is no address of a server.
     """
-    return (chosen_api_url() or _configured_api_url()).rstrip("/")
+    chosen = chosen_api_url()
+    where = "prefect.toml: api.url" if chosen is None else "PREFECT_API_URL"
+    url = (chosen or _configured_api_url()).rstrip("/")
+    if not is_http(url):
+        raise ConfigError(f"{where} is {without_password(url)!r}: http://HOST:PORT/api expected")
+    return url
+
+
+def is_http(url: str) -> bool:
+    """Whether it names a host, by http or https, and no impossible port."""
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
+
+
+def without_password(url: str) -> str:
+    """The address as it may be shown."""
+    return re.sub(r"//[^/@]*@", "//***@", url)
 
 
 def _configured_api_url() -> str:

@@ -20,7 +20,12 @@ from urllib.parse import urlsplit
 from atelier.config.paths import repository_root
 from atelier.errors import AtelierError, ConfigError
 from atelier.processes.supervised import SupervisedProcess
-from flows.local_platform.environment import chosen_api_url, for_services
+from flows.local_platform.environment import (
+    chosen_api_url,
+    for_services,
+    platform_api_url,
+    without_password,
+)
 from flows.local_platform.loopback import HOST, answers, free_port
 from flows.local_platform.state import health_url, logs, running_platform
 
@@ -86,10 +91,12 @@ def require_chosen_server() -> None:
         ConfigError: no server answers there.
     """
     chosen = chosen_api_url()
+    if chosen is not None:
+        platform_api_url()  # is it an address at all?
     if chosen is not None and not answers(health_url(chosen.rstrip("/")), 5.0):
         raise ConfigError(
-            f"PREFECT_API_URL is {chosen}, and no Prefect server answers there; start it, or unset "
-            "the variable to use the platform's (`make up`) or a temporary one"
+            f"PREFECT_API_URL is {without_password(chosen)}, and no Prefect server answers there; "
+            "start it, or unset the variable to use the platform's (`make up`) or a temporary one"
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -19,7 +20,7 @@ from atelier.errors import AtelierError, ConfigError
 from atelier.processes.leftovers import clean_up
 from atelier.processes.records import TOKEN
 from atelier.tracking.mlflow_store import project_uri, sqlite_path
-from flows.local_platform.environment import chosen_api_url, platform_api_url
+from flows.local_platform.environment import chosen_api_url, platform_api_url, without_password
 from flows.local_platform.loopback import HOST, answers, free_port, is_free, is_loopback
 from flows.local_platform.server import require_chosen_server, talking_to
 from flows.local_platform.services import WORK_POOL, WORKER
@@ -55,7 +56,8 @@ def up(gpu_slots: int | None, say: Say) -> None:
         platform = _start(say)
     elif platform.api_url != platform_api_url():
         raise ConfigError(
-            f"the platform is up with the server {platform.api_url}, and {platform_api_url()} is "
+            f"the platform is up with the server {without_password(platform.api_url)}, and "
+            f"{without_password(platform_api_url())} is "
             "configured now (PREFECT_API_URL, or api.url in prefect.toml); `make down` first"
         )
     else:
@@ -84,7 +86,7 @@ def _start(say: Say) -> Platform:
     if sqlite_path(uri) is None:
         arguments += ["--mlflow-url", uri]
     else:
-        port = _mlflow_port(say)
+        port = _mlflow_port(urlsplit(api_url).port, say)
         arguments += ["--mlflow-url", f"http://{HOST}:{port}", "--mlflow-port", str(port)]
     for line in clean_up(logs()):
         say(line)
@@ -119,7 +121,7 @@ def _own_server(api_url: str, say: Say) -> bool:
     chosen = chosen_api_url()
     if chosen is not None and (not is_loopback(api_url) or answers(health_url(api_url))):
         require_chosen_server()
-        say(f"Using the Prefect server at {api_url} (PREFECT_API_URL).")
+        say(f"Using the Prefect server at {without_password(api_url)} (PREFECT_API_URL).")
         return False
     port = urlsplit(api_url).port
     if not is_loopback(api_url) or port is None or not api_url.endswith("/api"):
@@ -135,13 +137,19 @@ def _own_server(api_url: str, say: Say) -> bool:
     return True
 
 
-def _mlflow_port(say: Say) -> int:
-    """ATELIER_MLFLOW_PORT, or 5000, or a free one: nothing but a browser needs to know it."""
+def _mlflow_port(taken: int | None, say: Say) -> int:
+    """ATELIER_MLFLOW_PORT, or 5000, or a free one: nothing but a browser needs to know it.
+
+    Args:
+        taken: the Prefect server's.
+    """
     chosen = os.environ.get("ATELIER_MLFLOW_PORT")
-    if chosen and not chosen.isdecimal():
-        raise ConfigError(f"ATELIER_MLFLOW_PORT is {chosen!r}: a port number expected")
+    if chosen and not (re.fullmatch("[0-9]{1,5}", chosen) and 0 < int(chosen) < 65536):
+        raise ConfigError(f"ATELIER_MLFLOW_PORT is {chosen!r}: a port expected, 1 to 65535")
     port = int(chosen or MLFLOW_PORT)
-    if is_free(port):
+    if chosen and port == taken:
+        raise ConfigError(f"ATELIER_MLFLOW_PORT is {port}, the Prefect server's; set another")
+    if port != taken and is_free(port):
         return port
     if chosen:
         raise ConfigError(

@@ -12,9 +12,11 @@ import yaml
 
 from atelier.errors import ConfigError
 from flows.local_platform import environment, supervisor
+from flows.local_platform.environment import platform_api_url, without_password
 from flows.local_platform.loopback import is_loopback
 from flows.local_platform.services import Service
 from flows.local_platform.state import Platform
+from flows.local_platform.up import _mlflow_port
 
 ROOT = Path(__file__).parents[2]
 
@@ -114,3 +116,34 @@ def test_a_keeper_starts_again_after_growing_pauses(
     keeper.stop()
     assert keeper.restarts >= 3
     assert keeper._pause == pytest.approx(0.05 * 2**keeper.restarts)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "ftp://127.0.0.1:1/api",
+        "garbage",
+        "http://",
+        "http://[::1/api",
+        "http://127.0.0.1:99999/api",
+    ],
+)
+def test_an_address_that_is_none_is_refused(monkeypatch, url):
+    monkeypatch.setenv("PREFECT_API_URL", url)
+    with pytest.raises(ConfigError, match=r"PREFECT_API_URL is .*http://HOST:PORT/api expected"):
+        platform_api_url()
+
+
+def test_a_password_in_an_address_is_not_shown(monkeypatch):
+    monkeypatch.setenv("PREFECT_API_URL", "ftp://user:hunter2@example.com/api")
+    with pytest.raises(ConfigError) as caught:
+        platform_api_url()
+    assert "hunter2" not in str(caught.value)
+    assert without_password("http://a.b/c@d") == "http://a.b/c@d"
+
+
+@pytest.mark.parametrize("port", ["0", "70000", "4200", "x", "-1", "\u0663\u0663"])
+def test_a_port_that_is_none_or_the_servers_is_refused(monkeypatch, port):
+    monkeypatch.setenv("ATELIER_MLFLOW_PORT", port)
+    with pytest.raises(ConfigError, match="ATELIER_MLFLOW_PORT"):
+        _mlflow_port(4200, print)

@@ -214,3 +214,10 @@ def test_no_runs_are_no_error(root):
     result = CliRunner().invoke(application, ["prune", "--keep", "0", "--apply"])
     assert result.exit_code == 0
     assert "no runs" in result.output
+
+
+@pytest.mark.parametrize("days", ["nan", "inf", "1e400", "99999999999999999", "-1"])
+def test_days_that_are_none_are_refused(root, days):
+    result = CliRunner().invoke(application, ["prune", "--older-than", days])
+    assert result.exit_code == 2
+    assert "--older-than" in result.output

@@ -419,3 +419,21 @@ def test_the_program_serves_until_it_is_asked_to_end(tmp_path):
     finally:
         process.kill()
     assert "s3cr3t" not in errors
+
+
+@pytest.mark.parametrize("place", ["port", "folder"])
+def test_a_place_the_service_cannot_have_is_refused_before_it_starts(tmp_path, place):
+    from click.testing import CliRunner
+
+    from atelier.cli.application import application
+    from atelier.errors import ConfigError
+
+    (tmp_path / "file").write_text("")
+    folder = tmp_path / ("file" if place == "folder" else "folder")
+    with service() as url:
+        port = url.rpartition(":")[2] if place == "port" else "8493"
+        options = ["--recipe", "tiny/base", "--port", port, "--folder", str(folder)]
+        result = CliRunner().invoke(application, ["rewards", "serve", *options])
+    assert isinstance(result.exception, ConfigError)
+    assert f"--{place} " in str(result.exception)
+    assert not (tmp_path / "folder/processes").exists()

@@ -8,7 +8,7 @@ import click
 @click.command()
 @click.option(
     "--gpu-slots",
-    type=click.IntRange(min=0),
+    type=click.IntRange(0, 1024),
     metavar="N",
     help="Jobs that may want a GPU at the same time. Default: as set before, at first the number "
     "of GPUs (1 where there is none).",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from datetime import timedelta
 
@@ -16,7 +17,7 @@ from atelier.errors import ConfigError
 )
 @click.option(
     "--older-than",
-    type=click.FloatRange(min=0),
+    type=click.FloatRange(0, 36500),
     metavar="DAYS",
     help="Whole runs unused for so long; with --keep, only those that both would take.",
 )
@@ -47,6 +48,8 @@ def prune(
     from atelier.retention.survey import survey
     from atelier.stages.run_file import runs_root, shown_path
 
+    if older_than is not None and math.isnan(older_than):
+        raise click.BadParameter("nan is no number of days", param_hint="--older-than")
     days = None if older_than is None else timedelta(days=older_than)
     choice = Choice(keep, days, checkpoints, leftovers)
     if really and choice.is_empty:

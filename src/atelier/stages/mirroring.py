@@ -8,14 +8,18 @@ stage, or by `python -m atelier.tracking.mlflow_mirror RUN`.
 from __future__ import annotations
 
 import atexit
+import logging
 import threading
 import time
 from pathlib import Path
 
 from atelier.config.resolve import load_stage_config
+from atelier.errors import AtelierError
 from atelier.tracking import mlflow_mirror
 from atelier.tracking.mlflow_store import tracking_uri
 from atelier.tracking.run_directory import RunDirectory
+
+logger = logging.getLogger(__name__)
 
 EVERY_SECONDS = 5.0
 AT_EXIT_SECONDS = 8.0
@@ -34,7 +38,11 @@ class _Follower(threading.Thread):
     def run(self) -> None:
         while True:
             self.nudged.clear()
-            mlflow_mirror.sync(self._run)
+            try:
+                mlflow_mirror.sync(self._run)
+            except AtelierError as error:  # no longer a run that can be read
+                logger.warning("MLflow is sent nothing more of this run: %s", error)
+                return
             self.nudged.wait(EVERY_SECONDS)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import secrets
+import socket
 import sys
 import threading
 import time
@@ -172,6 +173,7 @@ def serve(
     if not sections:
         raise ConfigError("rewards: none is set, so there is nothing to serve")
     folder = from_root(folder)
+    _require_place(folder, host, port)
     startup = max(section.startup for section in sections.values())
     record = folder / "processes" / "service.json"
     extra = ["--host", host]
@@ -189,6 +191,27 @@ def serve(
             time.sleep(_POLL_SECONDS)
     finally:
         service.stop()
+
+
+def _require_place(folder: Path, host: str, port: int) -> None:
+    """Refuse what the service could not have, before anything starts.
+
+    Raises:
+        ConfigError: something listens on the port, or the folder cannot be one.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"--folder {folder}: cannot be a folder: {error.strerror}") from error
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise ConfigError(
+                f"--port {port} on {host} cannot be listened on ({error.strerror}); end what "
+                "does, or choose another"
+            ) from error
 
 
 def _spec(

@@ -79,6 +79,11 @@ def _work(stage: Stage) -> dict[str, Any]:
         _supervise(run, config, services)
         follower.finish()
     steps = metric_records(run)
+    if not steps:  # a trainer that is done has written them
+        raise errors.ConfigError(
+            f"{run.metrics} is gone: the run's directory was moved or emptied while it was "
+            "trained; put it back where it was and resume the run"
+        )
     last = steps[-1]
     return {
         "steps": last["step"],
