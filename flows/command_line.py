@@ -76,7 +76,8 @@ def _run_flow(
     # Importing the model libraries takes as long as starting a server: do both at once.
     quiet.libraries_by_default()
     warm_up = partial(importlib.import_module, "atelier.stages.heldout")
-    threading.Thread(target=warm_up, name="warm-up", daemon=True).start()
+    # Not a daemon: an interpreter that ends in the middle of an import aborts.
+    threading.Thread(target=warm_up, name="warm-up").start()
     with prefect_server():
         return grpo(recipe, list(overrides), run_name, resume, return_state=True)
 

@@ -8,7 +8,6 @@ main thread, on whose way up every context stops what it started.
 
 from __future__ import annotations
 
-import contextvars
 import logging
 import os
 import signal
@@ -19,6 +18,7 @@ from uuid import UUID
 
 from prefect.client.schemas.objects import StateType
 
+from atelier.background import BackgroundLoop
 from tasks.server import UNANSWERED, ask_server
 
 ASK_EVERY_SECONDS = 3.0
@@ -39,36 +39,31 @@ class CancellationWatch:
     def __init__(self, flow_run_id: UUID) -> None:
         self._flow_run_id = flow_run_id
         self._cancelled = threading.Event()
-        self._leaving = threading.Event()
-        self._wake_up = threading.Event()
         self._answered = threading.Event()
         self._stopping = False
+        self._left = False
         self._handler_before: Any = None
-        context = contextvars.copy_context()
-        self._thread = threading.Thread(
-            target=context.run, args=(self._watch,), name="cancellation-watch", daemon=True
-        )
+        self._loop = BackgroundLoop("cancellation-watch", self._watch)
 
     def is_cancelled(self) -> bool:
         """Whether the run is Cancelling or Cancelled: asked now, within `PATIENCE_SECONDS`."""
         if not self._cancelled.is_set():
             self._answered.clear()
-            self._wake_up.set()
+            self._loop.wake()
             self._answered.wait(PATIENCE_SECONDS)
         return self._cancelled.is_set()
 
-    def _watch(self) -> None:
-        while not self._leaving.is_set():
-            if self._ask():
-                self._cancelled.set()
-                self._answered.set()
-                if not self._stopping and not self._leaving.is_set():
-                    logger.info("the run was cancelled: stopping")
-                    os.kill(os.getpid(), signal.SIGTERM)
-                return
-            self._answered.set()
-            self._wake_up.wait(ASK_EVERY_SECONDS)
-            self._wake_up.clear()
+    def _watch(self) -> float | None:
+        is_cancelled = self._ask()
+        if is_cancelled:
+            self._cancelled.set()
+        self._answered.set()
+        if not is_cancelled:
+            return ASK_EVERY_SECONDS
+        if not self._stopping and not self._left:
+            logger.info("the run was cancelled: stopping")
+            os.kill(os.getpid(), signal.SIGTERM)
+        return None
 
     def _ask(self) -> bool:
         try:
@@ -90,7 +85,7 @@ class CancellationWatch:
         if threading.current_thread() is threading.main_thread():
             self._handler_before = signal.getsignal(signal.SIGTERM)
             signal.signal(signal.SIGTERM, self._on_sigterm)
-        self._thread.start()
+        self._loop.start()
         return self
 
     def __exit__(
@@ -99,8 +94,8 @@ class CancellationWatch:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._leaving.set()
-        self._wake_up.set()
+        self._left = True
+        self._loop.leave()
         # A run that is stopping stays deaf until Prefect has put its own handler back.
         if self._handler_before is not None and not self._stopping:
             signal.signal(signal.SIGTERM, self._handler_before)

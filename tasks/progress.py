@@ -6,15 +6,14 @@ is made in the flow's thread: one made in a bare thread belongs to no run (spec 
 
 from __future__ import annotations
 
-import contextvars
 import json
-import threading
 from pathlib import Path
 from typing import Any
 
 from prefect.artifacts import create_progress_artifact
 from prefect.client.schemas.actions import ArtifactUpdate
 
+from atelier.background import BackgroundLoop
 from atelier.config.resolve import load_stage_config
 from atelier.tracking.run_directory import RunDirectory
 from tasks.server import UNANSWERED, ask_server
@@ -24,51 +23,39 @@ TAIL_BYTES = 64 * 1024
 KEY = "training"
 
 
-class TrainingProgress:
+class TrainingProgress(BackgroundLoop):
     """A context in which the artifact `training` follows a run: percent of its training steps.
 
     `say` replaces the description while something else is to be said, such as what is waited for.
     """
 
     def __init__(self, run: Path) -> None:
+        super().__init__("training-progress", self._update, UPDATE_EVERY_SECONDS)
         directory = RunDirectory(run)
         self._metrics = directory.metrics
         self._steps = load_stage_config(directory.config("train")).train.steps
         self._remark = ""
-        self._end = threading.Event()
-        self._changed = threading.Event()
         self._shown = self._state()
         self._artifact: Any = create_progress_artifact(
             self._shown[0], key=KEY, description=self._shown[1]
-        )
-        context = contextvars.copy_context()
-        self._thread = threading.Thread(
-            target=context.run, args=(self._follow,), name="training-progress", daemon=True
         )
 
     def say(self, remark: str) -> None:
         """Show a remark instead of the step; "" ends it."""
         self._remark = remark
-        self._changed.set()
+        self.wake()
 
-    def _follow(self) -> None:
-        while not self._end.is_set():
-            self._changed.wait(UPDATE_EVERY_SECONDS)
-            self._changed.clear()
-            self._update()
-
-    def _update(self) -> None:
+    def _update(self) -> float:
         percent, text = self._state()
-        if (percent, text) == self._shown:
-            return
-        try:
-            with ask_server() as client:
-                client.update_artifact(
-                    self._artifact, ArtifactUpdate(data=percent, description=text)
-                )
-        except UNANSWERED:
-            return  # shown with the next step
-        self._shown = percent, text
+        if (percent, text) != self._shown:
+            try:
+                with ask_server() as client:
+                    update = ArtifactUpdate(data=percent, description=text)
+                    client.update_artifact(self._artifact, update)
+                self._shown = percent, text
+            except UNANSWERED:
+                pass  # shown with the next step
+        return UPDATE_EVERY_SECONDS
 
     def _state(self) -> tuple[float, str]:
         record = _last_record(self._metrics)
@@ -77,15 +64,6 @@ class TrainingProgress:
         reward = record.get("reward/mean")
         shown = f", mean reward {reward:.3f}" if isinstance(reward, float) else ""
         return percent, self._remark or f"step {step} of {self._steps}{shown}"
-
-    def __enter__(self) -> TrainingProgress:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        self._end.set()
-        self._changed.set()
-        self._thread.join(timeout=10.0)
 
 
 def _last_record(path: Path) -> dict[str, Any]:

@@ -8,14 +8,11 @@ Prefect (atelier.processes.gpus), so runs without a common server keep apart, to
 
 from __future__ import annotations
 
-import contextvars
 import logging
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
 from uuid import UUID
 
 import httpx
@@ -25,6 +22,7 @@ from prefect.client.schemas.responses import GlobalConcurrencyLimitResponse
 from prefect.exceptions import ObjectNotFound
 from prefect.runtime import flow_run
 
+from atelier.background import BackgroundLoop
 from atelier.config.resolve import load_stage_config
 from atelier.config.schema import LaunchConfig
 from atelier.errors import PlanError
@@ -174,29 +172,25 @@ def _waiting_for(name: str, count: int) -> str:
     return f"waiting for {wanted}: {limit.active_slots} of {limit.limit} taken by other runs"
 
 
-class _Keeper:
+class _Keeper(BackgroundLoop):
     """Renews a lease; takes a new one where it expired while the server was away."""
 
     def __init__(self, name: str, count: int, lease: UUID) -> None:
+        super().__init__(f"{name}-slot", self._renew, RENEW_EVERY_SECONDS)
         self.lease = lease
         self._name = name
         self._count = count
-        self._end = threading.Event()
-        context = contextvars.copy_context()
-        self._thread = threading.Thread(
-            target=context.run, args=(self._renew,), name=f"{name}-slot", daemon=True
-        )
 
-    def _renew(self) -> None:
-        while not self._end.wait(RENEW_EVERY_SECONDS):
-            try:
-                with ask_server() as client:
-                    client.renew_concurrency_lease(self.lease, LEASE_SECONDS)
-            except httpx.HTTPStatusError as error:
-                if error.response.status_code == GONE:
-                    self._take_again()
-            except UNANSWERED:
-                continue
+    def _renew(self) -> float:
+        try:
+            with ask_server() as client:
+                client.renew_concurrency_lease(self.lease, LEASE_SECONDS)
+        except httpx.HTTPStatusError as error:
+            if error.response.status_code == GONE:
+                self._take_again()
+        except UNANSWERED:
+            pass  # asked again in time: a lease outlives two renewals that failed
+        return RENEW_EVERY_SECONDS
 
     def _take_again(self) -> None:
         try:
@@ -205,11 +199,3 @@ class _Keeper:
             return
         if lease is not None:
             self.lease = lease
-
-    def __enter__(self) -> _Keeper:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        self._end.set()
-        self._thread.join(timeout=2 * RENEW_EVERY_SECONDS)

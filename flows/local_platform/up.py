@@ -48,7 +48,8 @@ def up(gpu_slots: int | None, say: Say) -> None:
         AtelierError: a service does not come up.
     """
     # Importing Prefect takes as long as starting its server: both at once.
-    imports = threading.Thread(target=_import_prefect, name="imports", daemon=True)
+    # Not a daemon: an interpreter that ends in the middle of an import aborts.
+    imports = threading.Thread(target=_import_prefect, name="imports")
     imports.start()
     platform = running_platform()
     if platform is None:

@@ -87,12 +87,18 @@ def ranks_are_up(place: Path, count: int) -> bool:
 
 
 @pytest.mark.parametrize(("codes", "expected"), [(["75"], 75), (["0"], 0), (["2", "0"], 2)])
-def test_the_ranks_exit_code_is_the_programs(place: Path, codes: list[str], expected: int):
+def test_the_ranks_exit_code_is_the_programs(
+    place: Path, monkeypatch, codes: list[str], expected: int
+):
+    temporary = place / "temporary"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
     with start(place, *torchrun(len(codes), "exiting", *codes)) as process:
         wait(process, lambda: process.poll() is not None)
         assert process.poll() == expected
     assert record(place)["ended"] == "ended"
     assert record(place)["exit_code"] == expected
+    assert list(temporary.iterdir()) == []
 
 
 def test_a_program_that_does_not_exist_says_so(place: Path):

@@ -36,6 +36,7 @@ class Ranks:
         self._output = Path(self._folder.name) / "output.txt"
         group = {"WORLD_SIZE": str(processes), "LOCAL_WORLD_SIZE": str(processes)}
         group |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+        self._printed = ""
         self._ranks = []
         for rank in map(str, range(processes)):
             own = {**os.environ, **environment, **group, "RANK": rank, "LOCAL_RANK": rank}
@@ -49,7 +50,10 @@ class Ranks:
 
     @property
     def output(self) -> str:
-        return self._output.read_text()
+        """What they have printed."""
+        if self._output.exists():
+            self._printed = self._output.read_text()
+        return self._printed
 
     def wait(self) -> list[int | None]:
         """Their exit codes. Those that a failed one left waiting are killed, and say so."""
@@ -64,6 +68,8 @@ class Ranks:
             one.kill()
         for one in self._ranks:
             one.join()
+        self._printed = self.output
+        self._folder.cleanup()
 
 
 def _rank(arguments: Sequence[str], environment: dict[str, str], output: Path) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
 import json
 import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -43,7 +45,9 @@ def untrained_pipeline() -> Path:
     """Directory of a one-layer pipeline whose weights are random, its output not zero."""
     import torch
 
-    folder = Path(tempfile.mkdtemp(prefix="atelier-test-")) / "pipeline"
+    place = tempfile.mkdtemp(prefix="atelier-test-")
+    atexit.register(shutil.rmtree, place, ignore_errors=True)
+    folder = Path(place) / "pipeline"
     pipeline = build_pipeline(SMALLEST, seed=3)
     torch.manual_seed(3)
     for parameter in pipeline.transformer.parameters():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -48,12 +49,17 @@ def config(**train) -> RunConfig:
     )
 
 
+def found(run: RunDirectory, digest: str = "digest"):
+    with closing(Journal(run, WORLD)) as journal:
+        return find_checkpoint(run.checkpoints, digest, journal)
+
+
 def run_trainer(root: Path, settings: RunConfig, missing_every: int = 0) -> list[dict]:
     run = RunDirectory(root)
     policy = ToyTokenPolicy(settings.train.seed)
     policy.prepare_reference()
+    checkpoint = found(run)
     journal = Journal(run, WORLD)
-    checkpoint = find_checkpoint(run.checkpoints, "digest", journal)
     if checkpoint is not None:
         policy.module.load_state_dict(dict(checkpoint.weights))
     engine = make_engine(policy.module, policy.trainable(), settings.train, settings.launch, WORLD)
@@ -135,9 +141,8 @@ def test_lines_after_the_checkpoint_are_cut_back(tmp_path: Path) -> None:
 
 def test_a_checkpoint_of_another_configuration_is_refused(tmp_path: Path) -> None:
     run_trainer(tmp_path, config(steps=1))
-    journal = Journal(RunDirectory(tmp_path), WORLD)
     with pytest.raises(CheckpointError, match="another configuration"):
-        find_checkpoint(RunDirectory(tmp_path).checkpoints, "other", journal)
+        found(RunDirectory(tmp_path), "other")
 
 
 def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path, capsys) -> None:
@@ -145,8 +150,7 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path, capsys) -> None:
     run = RunDirectory(tmp_path)
     newest = latest_checkpoint(run.checkpoints)
     (newest / "ema.safetensors").write_bytes(b"gone")
-    found = find_checkpoint(run.checkpoints, "digest", Journal(run, WORLD))
-    assert found.state.step == 5
+    assert found(run).state.step == 5
     assert "ema.safetensors" in capsys.readouterr().out
 
 
@@ -171,7 +175,7 @@ def test_the_only_checkpoint_damaged_is_an_error_and_stays(tmp_path: Path) -> No
     run = RunDirectory(tmp_path)
     (latest_checkpoint(run.checkpoints) / "ema.safetensors").write_bytes(b"gone")
     with pytest.raises(CheckpointError, match=r"ema\.safetensors.*no other checkpoint is whole"):
-        find_checkpoint(run.checkpoints, "digest", Journal(run, WORLD))
+        found(run)
     assert (latest_checkpoint(run.checkpoints) / "ema.safetensors").read_bytes() == b"gone"
 
 

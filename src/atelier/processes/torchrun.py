@@ -16,6 +16,7 @@ import argparse
 import os
 import runpy
 import sys
+import tempfile
 
 
 def main() -> int:
@@ -44,16 +45,19 @@ def _run_ranks(ranks: int, module: str, arguments: list[str]) -> int:
     from torch.distributed.run import parse_args, run
 
     agent = ["--standalone", f"--nproc-per-node={ranks}", "--max-restarts=0"]
-    options = parse_args([*agent, "-m", "atelier.processes.parent_death"])
-    # Set and not parsed: torchrun's parser would take --run for an abbreviation of its own option.
-    options.training_script_args = ["SIGKILL", str(os.getpid()), module, *arguments]
-    try:
-        run(options)
-    except ChildFailedError as error:
-        _, failure = error.get_first_failure()
-        return int(failure.exitcode) if failure.exitcode > 0 else 128 - int(failure.exitcode)
-    except SignalException as stop:
-        return 128 + int(stop.sigval)
+    # Without a place for its error files torchrun makes one, and leaves it.
+    with tempfile.TemporaryDirectory(prefix="atelier-torchrun-") as errors:
+        agent += [f"--log-dir={errors}", "-m", "atelier.processes.parent_death"]
+        options = parse_args(agent)
+        # Set, not parsed: torchrun's parser would take --run for an abbreviation of its own option.
+        options.training_script_args = ["SIGKILL", str(os.getpid()), module, *arguments]
+        try:
+            run(options)
+        except ChildFailedError as error:
+            _, failure = error.get_first_failure()
+            return int(failure.exitcode) if failure.exitcode > 0 else 128 - int(failure.exitcode)
+        except SignalException as stop:
+            return 128 + int(stop.sigval)
     return 0
 
 

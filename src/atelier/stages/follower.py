@@ -6,13 +6,13 @@ scores.jsonl and summary.json there. Step 0 is the baseline, cut to the same pro
 
 from __future__ import annotations
 
-import contextvars
 import logging
 import shutil
 import threading
 from types import TracebackType
 from typing import Any
 
+from atelier.background import LEAVE_SECONDS, BackgroundLoop
 from atelier.config.schema import RunConfig
 from atelier.data.prompts import read_prompts
 from atelier.errors import AtelierError
@@ -35,29 +35,20 @@ class EvaluationFollower:
         self._run = run
         self._config = config
         self._prompts = read_prompts(run.data / "heldout.parquet")
-        self._scoring = threading.Lock()
-        self._end = threading.Event()
-        # The caller's context goes along: it says which task the log lines belong to.
-        context = contextvars.copy_context()
-        self._thread = threading.Thread(
-            target=context.run, args=(self._follow,), name="evaluation-scorer", daemon=True
-        )
+        self._loop = BackgroundLoop("evaluation-scorer", self._follow, first_after=POLL_SECONDS)
 
     def finish(self) -> None:
         """Score whatever is left, here and now; an error is the caller's."""
-        self._end.set()
-        self._thread.join()
+        self._loop.leave(threading.TIMEOUT_MAX)
         self._score_new()
 
-    def _follow(self) -> None:
-        while not self._end.wait(POLL_SECONDS):
-            try:
-                self._score_new()
-            except (AtelierError, OSError):
-                logger.exception(
-                    "an evaluation could not be scored now; it is tried again at the end"
-                )
-                return
+    def _follow(self) -> float | None:
+        try:
+            self._score_new()
+        except (AtelierError, OSError):
+            logger.exception("an evaluation could not be scored now; it is tried again at the end")
+            return None
+        return POLL_SECONDS
 
     def _score_new(self) -> None:
         for _, event in read_json_lines(self._run.events):
@@ -75,7 +66,7 @@ class EvaluationFollower:
 
     def __enter__(self) -> EvaluationFollower:
         write_step_zero(self._run, self._config)
-        self._thread.start()
+        self._loop.start()
         return self
 
     def __exit__(
@@ -84,8 +75,7 @@ class EvaluationFollower:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._end.set()
-        self._thread.join(timeout=10.0 if kind is None else 2.0)
+        self._loop.leave(LEAVE_SECONDS if kind is None else 2.0)
 
 
 def write_step_zero(run: RunDirectory, config: RunConfig) -> None:

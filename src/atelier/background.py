@@ -1,0 +1,75 @@
+"""Something done again and again in a thread, beside what the program waits for."""
+
+from __future__ import annotations
+
+import contextvars
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+LEAVE_SECONDS = 10.0
+
+
+class BackgroundLoop:
+    """A context in which `turn` is called in a thread, with pauses of the seconds it returns.
+
+    The thread sees the caller's context variables: they say which task its log lines belong to.
+
+    Args:
+        name: of the thread.
+        turn: does its work once; returns the seconds until the next time, None to end the loop.
+            What it raises ends the loop, too: it handles what may fail.
+        first_after: seconds before the first turn.
+    """
+
+    def __init__(
+        self, name: str, turn: Callable[[], float | None], first_after: float = 0.0
+    ) -> None:
+        self._turn = turn
+        self._first_after = first_after
+        self._leaving = False
+        self._awake = threading.Event()
+        self._thread = threading.Thread(
+            target=contextvars.copy_context().run, args=(self._run,), name=name, daemon=True
+        )
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def wake(self) -> None:
+        """End the pause: the next turn begins now."""
+        self._awake.set()
+
+    def leave(self, patience: float = LEAVE_SECONDS) -> None:
+        """End the loop, and wait for a turn that is under way; more than once is harmless.
+
+        Args:
+            patience: seconds, after which a turn that hangs is left to the process's end (the
+                thread is a daemon).
+        """
+        self._leaving = True
+        self._awake.set()
+        if self._thread.ident is not None:
+            self._thread.join(patience)
+
+    def _run(self) -> None:
+        pause: float | None = self._first_after
+        while pause is not None:
+            self._awake.wait(pause)
+            self._awake.clear()
+            if self._leaving:
+                return
+            pause = self._turn()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.leave()

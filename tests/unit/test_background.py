@@ -1,0 +1,88 @@
+"""A loop in the background: turns, pauses, waking, leaving."""
+
+import contextvars
+import threading
+import time
+
+import pytest
+
+from atelier.background import BackgroundLoop
+
+NEVER = 3600.0
+
+
+def test_turns_follow_each_other_until_it_is_left():
+    turns = threading.Semaphore(0)
+
+    def turn() -> float:
+        turns.release()
+        return 0.001
+
+    with BackgroundLoop("turns", turn):
+        assert all(turns.acquire(timeout=10) for _ in range(3))
+    while turns.acquire(blocking=False):
+        pass
+    assert not turns.acquire(timeout=0.05)
+
+
+def test_waking_ends_a_pause():
+    turned = threading.Event()
+
+    def turn() -> float:
+        turned.set()
+        return NEVER
+
+    with BackgroundLoop("sleeper", turn, first_after=NEVER) as loop:
+        assert not turned.wait(0.05)
+        loop.wake()
+        assert turned.wait(10)
+
+
+def test_a_turn_that_returns_none_is_the_last():
+    turns = []
+
+    def turn() -> None:
+        turns.append(len(turns))
+
+    with BackgroundLoop("once", turn) as loop:
+        deadline = time.monotonic() + 10
+        while not turns and time.monotonic() < deadline:
+            loop.wake()
+    assert turns == [0]
+
+
+def test_leaving_waits_for_the_turn_under_way_and_no_longer_than_told():
+    begun, end = threading.Event(), threading.Event()
+
+    def turn() -> None:
+        begun.set()
+        end.wait(30)
+
+    loop = BackgroundLoop("slow", turn)
+    loop.start()
+    assert begun.wait(10)
+    before = time.monotonic()
+    loop.leave(patience=0.1)
+    assert time.monotonic() - before < 10
+    end.set()
+    loop.leave()
+    assert not any(thread.name == "slow" for thread in threading.enumerate())
+
+
+def test_one_never_started_can_be_left():
+    BackgroundLoop("idle", lambda: pytest.fail("turned")).leave()
+
+
+def test_a_turn_sees_the_callers_context():
+    variable = contextvars.ContextVar("variable", default="outside")
+    variable.set("inside")
+    seen = []
+    done = threading.Event()
+
+    def turn() -> None:
+        seen.append(variable.get())
+        done.set()
+
+    with BackgroundLoop("context", turn):
+        assert done.wait(10)
+    assert seen == ["inside"]
