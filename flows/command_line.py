@@ -8,7 +8,6 @@ import importlib
 import logging
 import signal
 import sys
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -16,6 +15,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from atelier.background import meanwhile
 from atelier.errors import AtelierError
 from atelier.stages import quiet
 from atelier.stages.closing import closing_words
@@ -76,9 +76,7 @@ def _run_flow(
     # Importing the model libraries takes as long as starting a server: do both at once.
     quiet.libraries_by_default()
     warm_up = partial(importlib.import_module, "atelier.stages.heldout")
-    # Not a daemon: an interpreter that ends in the middle of an import aborts.
-    threading.Thread(target=warm_up, name="warm-up").start()
-    with prefect_server():
+    with meanwhile("warm-up", warm_up), prefect_server():
         return grpo(recipe, list(overrides), run_name, resume, return_state=True)
 
 

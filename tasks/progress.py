@@ -13,7 +13,7 @@ from typing import Any
 from prefect.artifacts import create_progress_artifact
 from prefect.client.schemas.actions import ArtifactUpdate
 
-from atelier.background import BackgroundLoop
+from atelier.background import LEAVE_SECONDS, BackgroundLoop
 from atelier.config.resolve import load_stage_config
 from atelier.tracking.run_directory import RunDirectory
 from tasks.server import UNANSWERED, ask_server
@@ -39,6 +39,10 @@ class TrainingProgress(BackgroundLoop):
         self._artifact: Any = create_progress_artifact(
             self._shown[0], key=KEY, description=self._shown[1]
         )
+
+    def leave(self, patience: float = LEAVE_SECONDS) -> None:
+        super().leave(patience)
+        self._update()  # what came since
 
     def say(self, remark: str) -> None:
         """Show a remark instead of the step; "" ends it."""

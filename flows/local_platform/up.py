@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from atelier.background import meanwhile
 from atelier.config.paths import repository_root
 from atelier.errors import AtelierError, ConfigError
 from atelier.processes.leftovers import clean_up
@@ -47,27 +47,29 @@ def up(gpu_slots: int | None, say: Say) -> None:
         ConfigError: a port is taken, or a server named in PREFECT_API_URL does not answer.
         AtelierError: a service does not come up.
     """
-    # Importing Prefect takes as long as starting its server: both at once.
-    # Not a daemon: an interpreter that ends in the middle of an import aborts.
-    imports = threading.Thread(target=_import_prefect, name="imports")
-    imports.start()
+    # Importing Prefect takes as long as starting its server: both at once, and not a third time
+    # in this thread meanwhile, because Prefect's modules import each other in circles.
+    with meanwhile("imports", _import_prefect):
+        platform = _running_or_started(say)
+        _wait(platform, "server", lambda: answers(platform.health_url))
+    slots = _prepare(platform, gpu_slots, say)
+    _wait(platform, "mlflow", lambda: _mlflow_answers(platform))
+    _say_where(platform, slots, say)
+
+
+def _running_or_started(say: Say) -> Platform:
     platform = running_platform()
     if platform is None:
         say("Starting the Prefect server, a worker and the MLflow UI (the first time a minute).")
-        platform = _start(say)
-    elif platform.api_url != platform_api_url():
+        return _start(say)
+    if platform.api_url != platform_api_url():
         raise ConfigError(
             f"the platform is up with the server {without_password(platform.api_url)}, and "
             f"{without_password(platform_api_url())} is "
             "configured now (PREFECT_API_URL, or api.url in prefect.toml); `make down` first"
         )
-    else:
-        say("The platform is up already.")
-    _wait(platform, "server", lambda: answers(platform.health_url))
-    imports.join()  # not begun twice: Prefect's modules import each other in circles
-    slots = _prepare(platform, gpu_slots, say)
-    _wait(platform, "mlflow", lambda: _mlflow_answers(platform))
-    _say_where(platform, slots, say)
+    say("The platform is up already.")
+    return platform
 
 
 def _import_prefect() -> None:

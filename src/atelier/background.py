@@ -1,14 +1,29 @@
-"""Something done again and again in a thread, beside what the program waits for."""
+"""Work done in a thread beside what the program waits for: once, or again and again."""
 
 from __future__ import annotations
 
 import contextvars
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Self
 
 LEAVE_SECONDS = 10.0
+
+
+@contextmanager
+def meanwhile(name: str, work: Callable[[], object]) -> Iterator[None]:
+    """Inside, `work` is done in a thread; leaving waits for its end.
+
+    So it cannot be cut short by the interpreter's end, which aborts in the middle of an import.
+    """
+    thread = threading.Thread(target=work, name=name, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
 
 
 class BackgroundLoop:

@@ -6,9 +6,21 @@ import time
 
 import pytest
 
-from atelier.background import BackgroundLoop
+from atelier.background import BackgroundLoop, meanwhile
 
 NEVER = 3600.0
+
+
+def test_what_is_done_meanwhile_is_done_at_the_end_also_when_the_body_fails():
+    done = []
+
+    def work() -> None:
+        time.sleep(0.05)
+        done.append(True)
+
+    with pytest.raises(KeyError), meanwhile("work", work):
+        raise KeyError
+    assert done == [True]
 
 
 def test_turns_follow_each_other_until_it_is_left():
