@@ -228,7 +228,10 @@ def train_step(
             last = number == len(slices)
             with engine.accumulate(last):
                 replayed = policy.replay(engine.module, rollout, actions, with_reference)
-                engine.backward(-replayed.log_prob.mean() / len(slices), last)
+                trained = replayed.log_prob
+                if trained is None:
+                    trained = replayed.statistics["velocity"]
+                engine.backward(-trained.mean() / len(slices), last)
     with meter("update"):
         engine.step()
 
@@ -248,8 +251,8 @@ def main() -> None:
         config = resolve(arguments.recipe, [*arguments.overrides, f"policy.path={folder}"])
         facts = read_model_facts(config)
         assert facts is not None
-        window = plan(config).window
-        predicted = estimate(config, facts, config.rollout.micro_batch_size, window, ranks=1)
+        actions = plan(config).trained_actions
+        predicted = estimate(config, facts, config.rollout.micro_batch_size, actions, ranks=1)
         with join_world(config.launch) as world:
             peaks = measure(config, folder, world)
     print(f"{'phase':<10}{'predicted GiB':>15}{'measured GiB':>15}{'measured/predicted':>20}")

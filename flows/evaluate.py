@@ -24,7 +24,7 @@ def evaluate(run: str) -> Path:
         run: a run directory, or (the beginning of) an id under runs/.
     """
     directory = stages.existing_run(run)
-    with gpu_slots(directory):
+    with gpu_slots(directory, ["evaluate"]):
         stages.evaluate(directory)
     publish_results(directory)
     return directory

@@ -23,6 +23,6 @@ def export(run: str) -> Path:
         run: a run directory, or (the beginning of) an id under runs/.
     """
     directory = stages.existing_run(run)
-    with gpu_slots(directory):
+    with gpu_slots(directory, ["export"]):
         stages.export(directory)
     return directory

@@ -42,7 +42,8 @@ def grpo(
     run = open_run(recipe, overrides or [], run_name, resume)
     require_gpu_slots(run)
     prepare(run)
-    with TrainingProgress(run) as progress, gpu_slots(run, progress.say):
+    computing = ("baseline", "train", "evaluate", "export")
+    with TrainingProgress(run) as progress, gpu_slots(run, computing, progress.say):
         baseline(run)
         train(run)
         evaluate(run)

@@ -25,7 +25,8 @@ def train(run: str) -> Path:
     """
     directory = stages.existing_run(run)
     require_gpu_slots(directory)
-    with TrainingProgress(directory) as progress, gpu_slots(directory, progress.say):
+    computing = ("baseline", "train")
+    with TrainingProgress(directory) as progress, gpu_slots(directory, computing, progress.say):
         stages.baseline(directory)
         stages.train(directory)
     return directory

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from uuid import UUID
@@ -30,6 +30,7 @@ from atelier.processes.gpus import visible_gpus
 from atelier.tracking.run_directory import RunDirectory
 from tasks.identity import LEASE
 from tasks.server import UNANSWERED, ask_server
+from tasks.stages import are_done
 
 GPU = "gpu"
 LEASE_SECONDS = 60.0  # the shortest that the server grants
@@ -57,14 +58,18 @@ def require_gpu_slots(run: Path) -> None:
 
 
 @contextmanager
-def gpu_slots(run: Path, on_wait: Callable[[str], None] | None = None) -> Iterator[None]:
+def gpu_slots(
+    run: Path, stages: Sequence[str], on_wait: Callable[[str], None] | None = None
+) -> Iterator[None]:
     """Hold a slot of `gpu` for each rank that wants a GPU, after waiting for them.
+
+    Nothing is held or waited for where all `stages` that follow are done.
 
     Raises:
         PlanError: as `require_gpu_slots`.
     """
     require_gpu_slots(run)
-    count = slots_needed(_launch(run))
+    count = 0 if are_done(run, stages) else slots_needed(_launch(run))
     with slot(GPU, count, on_wait) if count else nullcontext():
         yield
 

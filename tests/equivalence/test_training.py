@@ -18,6 +18,15 @@ from tests.support.runs import make_run, metrics, start, train, untrained_pipeli
 DEEPSPEED = "launch.engine=deepspeed"
 FLOAT16 = ("policy.dtype=float16", "policy.base_dtype=float16", "rollout.old_log_prob=recompute")
 WEIGHTS = "diffusion_pytorch_model.safetensors"
+NFT = (
+    "algorithm.name=nft",
+    "algorithm.clip_range=null",
+    "algorithm.beta=0.001",
+    "algorithm.kl=velocity",
+    "rollout.dynamics=ode",
+    "rollout.solver=dpm_solver",
+)
+AHEAD = ("train.one_step_off=true", "train.in_flight=store")
 # Below epsilon AdamW's update is proportional to the gradient. With the default of 1e-8 it is a
 # sign: where a gradient is nearly zero, rounding (the order of a sum over ranks) decides it.
 PROPORTIONAL = "train.adam_epsilon=1e-3"
@@ -39,8 +48,8 @@ def assert_equal(first: Checkpoint, second: Checkpoint) -> None:
         assert getattr(first.state, counter) == getattr(second.state, counter)
     assert first.optimizer.updates == second.optimizer.updates
     assert first.optimizer.scaler == second.optimizer.scaler
-    for kind in ("weights", "ema", "rng"):
-        ours, theirs = getattr(first, kind), getattr(second, kind)
+    for kind in ("weights", "ema", "rng", "behaviour"):
+        ours, theirs = getattr(first, kind) or {}, getattr(second, kind) or {}
         assert ours.keys() == theirs.keys()
         assert all(torch.equal(value, theirs[name]) for name, value in ours.items()), kind
     for name, moments in first.optimizer.moments.items():
@@ -54,6 +63,11 @@ SETTINGS = {
     "zero2-2": (2, (DEEPSPEED, "launch.zero_stage=2")),
     "zero3-2": (2, (DEEPSPEED, "launch.zero_stage=3")),
     "offload-2": (2, (DEEPSPEED, "launch.zero_stage=3", "launch.offload=true")),
+    "nft": (1, NFT),
+    "nft-2": (2, NFT),
+    "nft-zero3-2": (2, (*NFT, DEEPSPEED, "launch.zero_stage=3")),
+    "ahead-2": (2, AHEAD),
+    "nft-ahead": (1, (*NFT, *AHEAD)),
     "float16-2": (2, (*FLOAT16, "policy.trainable=lora", "policy.gradient_checkpointing=true")),
 }
 
@@ -72,9 +86,17 @@ def _undisturbed(tmp_path_factory: pytest.TempPathFactory):
     return finished
 
 
-@pytest.mark.parametrize("setting", ["ddp-2", "zero2-2", "zero3-2", "offload-2"])
-def test_ranks_and_engines_give_the_same_weights(undisturbed, setting: str) -> None:
-    one, other = final(undisturbed("single")), final(undisturbed(setting))
+@pytest.mark.parametrize(
+    ("setting", "of_one_rank"),
+    [
+        *((setting, "single") for setting in ("ddp-2", "zero2-2", "zero3-2", "offload-2")),
+        *((setting, "nft") for setting in ("nft-2", "nft-zero3-2")),
+    ],
+)
+def test_ranks_and_engines_give_the_same_weights(
+    undisturbed, setting: str, of_one_rank: str
+) -> None:
+    one, other = final(undisturbed(of_one_rank)), final(undisturbed(setting))
     untrained = load_file(untrained_pipeline() / "transformer" / WEIGHTS)
     moved = largest(value - untrained[name] for name, value in one.weights.items())
     differ = largest(value - one.weights[name] for name, value in other.weights.items())
@@ -82,7 +104,13 @@ def test_ranks_and_engines_give_the_same_weights(undisturbed, setting: str) -> N
     assert differ <= min(1e-5, moved / 20), f"weights moved {moved} and differ by {differ}"
 
 
-@pytest.mark.parametrize("setting", ["single", "ddp-2", "zero2-2", "offload-2", "float16-2"])
+@pytest.mark.parametrize(
+    "setting",
+    [
+        *("single", "ddp-2", "zero2-2", "offload-2", "float16-2"),
+        *("nft-2", "ahead-2", "nft-ahead"),
+    ],
+)
 def test_killed_and_resumed_equals_undisturbed(undisturbed, tmp_path: Path, setting: str) -> None:
     processes, overrides = SETTINGS[setting]
     whole, killed = undisturbed(setting), make_run(tmp_path, (*overrides, PROPORTIONAL))
@@ -90,6 +118,20 @@ def test_killed_and_resumed_equals_undisturbed(undisturbed, tmp_path: Path, sett
     train(killed, processes)
     assert_equal(final(whole), final(killed))
     assert metrics(whole) == metrics(killed)
+
+
+def test_the_policy_that_samples_lags_behind_the_trained_one(undisturbed) -> None:
+    """By 0.001 n after step n, counted from 0: 0.2 % of it stays after the third."""
+    whole = undisturbed("nft")
+    last = final(whole)
+    before = load_checkpoint(whole.checkpoints / "step-000002")
+    assert last.behaviour is not None
+    assert before.behaviour is not None
+    for name, value in last.behaviour.items():
+        expected = 0.002 * before.behaviour[name] + 0.998 * last.weights[name]
+        assert torch.allclose(value, expected, atol=1e-7)
+    assert any(not torch.equal(v, last.weights[name]) for name, v in last.behaviour.items())
+    assert final(undisturbed("single")).behaviour is None
 
 
 def test_checkpoints_are_engine_neutral(undisturbed) -> None:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from atelier.data.keys import key
-from atelier.policies.base import Replay, Rollout, Sample
+from atelier.policies.base import Replay, Rollout, Sample, scored_rollout
 from atelier.rewards.base import Score, ScoreBatch, Scores
 
 LENGTH, VOCABULARY = 6, 4
@@ -60,7 +60,7 @@ class ToyTokenPolicy:
         )
         images = np.repeat(tokens.numpy().astype(np.uint8)[:, None, :, None] * 80, 3, axis=3)
         log_probs = self._log_probs(module, tokens)
-        return Rollout(samples, log_probs, images, {"tokens": tokens})
+        return Rollout(samples, LENGTH, log_probs, images, {"tokens": tokens})
 
     def _write(self, module: nn.Module, noise_key: int) -> Tensor:
         generator = torch.Generator().manual_seed(noise_key)
@@ -92,10 +92,12 @@ class ToyTokenPolicy:
         return Replay(log_prob, {"log_prob": log_prob, "reference_log_prob": reference})
 
     def pack(self, rollout: Rollout) -> Mapping[str, Tensor]:
-        return {"tokens": rollout.record["tokens"]}
+        assert rollout.old_log_probs is not None
+        return {"tokens": rollout.record["tokens"], "old_log_probs": rollout.old_log_probs}
 
-    def unpack(self, samples: Sequence[Sample], tensors: Mapping[str, Tensor]) -> Mapping:
-        return dict(tensors)
+    def unpack(self, samples: Sequence[Sample], tensors: Mapping[str, Tensor]) -> Rollout:
+        record = {"tokens": tensors["tokens"]}
+        return scored_rollout(samples, LENGTH, tensors["old_log_probs"], record)
 
     def generate(
         self, module: nn.Module, prompts: Sequence[str], noise_keys: Sequence[int]

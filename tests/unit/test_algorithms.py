@@ -11,7 +11,8 @@ from atelier.algorithms.advantages import (
     group_advantages,
     zero_std_share,
 )
-from atelier.algorithms.grpo import Grpo, ratio_gap
+from atelier.algorithms.comparison import Comparison
+from atelier.algorithms.grpo import Grpo
 from atelier.algorithms.kl import k3, latent_mean, velocity
 from atelier.algorithms.policy_loss import clipped_policy_loss
 from atelier.config.schema import AlgorithmConfig, EmaConfig
@@ -24,6 +25,10 @@ from atelier.training.scores import StepScores
 GROUPS = torch.tensor([0, 0, 0, 1, 1, 1])
 REWARDS = torch.tensor([0, 0.5, 1, 0.2, 0.2, 0.8])
 VALID = torch.ones(6, dtype=torch.bool)
+
+
+def grpo(config: AlgorithmConfig, clip_range: tuple[float, float], weights=()) -> Grpo:
+    return Grpo(config, clip_range, Comparison(config, dict(weights)))
 
 
 @pytest.mark.parametrize(
@@ -91,7 +96,7 @@ def test_gdpo_is_each_reward_scaled_over_the_step() -> None:
         values,
         None,
     )
-    algorithm = Grpo(AlgorithmConfig(advantage_from="gdpo"), (0.1, 0.1), {"a": 1.0})
+    algorithm = grpo(AlgorithmConfig(advantage_from="gdpo"), (0.1, 0.1), {"a": 1.0})
     plain = [-1, 1, -math.sqrt(2), 1 / math.sqrt(2), 1 / math.sqrt(2)]
     std = math.sqrt(sum(value**2 for value in plain) / 5)
     result = algorithm.advantages(scored).values[:, 0]
@@ -118,7 +123,7 @@ def test_kl_in_the_reward_is_compared_action_by_action() -> None:
     )
     config = AlgorithmConfig(beta=2.0, kl_placement="reward", advantage_std="none")
     distances = torch.tensor([[0.1, 0.6], [0.0, 0.0]])
-    result = Grpo(config, (0.1, 0.1)).advantages(scored, distances)
+    result = grpo(config, (0.1, 0.1)).advantages(scored, distances)
     assert result.values.flatten().tolist() == pytest.approx([0.4, -0.1, -0.4, 0.1])
     assert result.of(torch.tensor([1]), slice(1, 2)).tolist() == [[pytest.approx(0.1)]]
 
@@ -169,7 +174,7 @@ def test_golden_guard() -> None:
     assert torch.allclose(log_ratio, (plain + bias) * old.std)
 
     replay = Replay(log_ratio[:, None], weight=torch.full((2, 1), weight))
-    algorithm = Grpo(AlgorithmConfig(), (2e-6, 2e-6))
+    algorithm = grpo(AlgorithmConfig(), (2e-6, 2e-6))
     terms = algorithm.loss(replay, torch.zeros(2, 1), torch.tensor([[1.0], [-1.0]]))
     assert terms.loss.mean().item() == pytest.approx(0.287686, abs=1e-6)
 
@@ -227,7 +232,7 @@ def test_k3_is_zero_at_the_reference_and_positive_elsewhere() -> None:
 
 @pytest.mark.parametrize("beta", [0.0, 0.5])
 def test_every_loss_term_has_a_gradient(beta: float) -> None:
-    algorithm = Grpo(AlgorithmConfig(beta=beta, kl="velocity"), (0.1, 0.1))
+    algorithm = grpo(AlgorithmConfig(beta=beta, kl="velocity"), (0.1, 0.1))
     log_prob = torch.zeros(2, 1, requires_grad=True)
     v = torch.ones(2, 1, 3, requires_grad=True)
     replay = Replay(log_prob, {"velocity": v, "reference_velocity": torch.zeros(2, 1, 3)})
@@ -241,7 +246,7 @@ def test_every_loss_term_has_a_gradient(beta: float) -> None:
 
 
 def test_split_clip_fractions_count_only_where_the_clip_acts() -> None:
-    algorithm = Grpo(AlgorithmConfig(), (0.1, 0.1))
+    algorithm = grpo(AlgorithmConfig(), (0.1, 0.1))
     log_prob = torch.tensor([[0.5], [0.5], [-0.5], [-0.5]])
     advantages = torch.tensor([[1.0], [-1.0], [1.0], [-1.0]])
     metrics = algorithm.loss(Replay(log_prob), torch.zeros(4, 1), advantages).metrics
@@ -251,7 +256,7 @@ def test_split_clip_fractions_count_only_where_the_clip_acts() -> None:
 
 
 def test_ratio_gap() -> None:
-    gap = ratio_gap(torch.tensor([0.0, 0.1]), torch.zeros(2))
+    gap = grpo(AlgorithmConfig(), (0.1, 0.1)).gap(torch.tensor([0.0, 0.1]))
     assert gap["max"] == pytest.approx(math.expm1(0.1), rel=1e-5)
     assert gap["mean"] == pytest.approx(math.expm1(0.1) / 2, rel=1e-5)
 

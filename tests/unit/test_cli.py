@@ -72,7 +72,7 @@ def test_the_verbs_and_their_options_are_these() -> None:
         "stage": configured | {"--params", "name", "--run"},
         "up": {"--gpu-slots"},
         "validate": configured | {"--params"},
-        "verify": {"path", "--base", "--device"},
+        "verify": {"name", "--base", "--device"},
     }
 
 
@@ -91,6 +91,12 @@ def test_plan_prints_every_number() -> None:
     for name in ("prompts a step", "images a step", "updates", "judge calls", "memory a process"):
         assert name in table
     assert "1,920" in table
+
+
+def test_nothing_is_no_place_to_verify() -> None:
+    result = CliRunner().invoke(application, ["verify", ""])
+    assert result.exit_code == 2
+    assert "PATH is empty" in result.stderr
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ CONFIG = {
     ),
     "value that is not one of the allowed": (
         "rollout:\n  dynamics: sde\n", "", [],
-        ["recipe.yaml:2: rollout.dynamics", "'wan_sde' or 'cps'"],
+        ["recipe.yaml:2: rollout.dynamics", "'cps' or 'ode'"],
     ),
     "value out of range": (
         "train: {learning_rate: -1e-4}\n", "", [], ["learning_rate: -0.0001", "greater than 0"],

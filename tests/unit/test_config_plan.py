@@ -96,13 +96,27 @@ def test_guidance_reference_and_rewards_cost_what_they_cost() -> None:
 
 
 def test_the_full_window_leaves_the_last_step_out() -> None:
-    assert planned("rollout.window.strategy=all", "rollout.num_inference_steps=10").window == 9
+    assert (
+        planned("rollout.window.strategy=all", "rollout.num_inference_steps=10").trained_actions
+        == 9
+    )
 
 
 def test_two_processes_share_the_micro_batches() -> None:
     one, two = planned(world_size=1), planned(world_size=2)
     assert (two.images, two.micro_batch_size) == (one.images, one.micro_batch_size)
     assert two.accumulation * 2 == one.accumulation
+
+
+NFT = ("algorithm.name=nft", "rollout.dynamics=ode", "algorithm.clip_range=null")
+
+
+def test_learning_from_finished_images_counts_levels() -> None:
+    """10 steps at 0.99 are 9 levels; their velocities are computed once more while sampling."""
+    made = planned(*NFT, "rollout.num_inference_steps=10")
+    assert made.trained_actions == 9
+    assert made.replay_passes == made.images * 9
+    assert made.rollout_passes == made.images * (10 + 9)
 
 
 @pytest.mark.parametrize(
@@ -134,6 +148,24 @@ def test_two_processes_share_the_micro_batches() -> None:
             ["algorithm.kl_placement=reward", "algorithm.advantage_from=gdpo"],
             "algorithm.kl_placement: the KL is taken off the sum",
         ),
+        (["algorithm.name=nft"], "rollout.dynamics: cps: algorithm.name nft learns from images"),
+        (["rollout.dynamics=ode"], "rollout.dynamics: ode has no probabilities"),
+        (["rollout.solver=dpm_solver"], "rollout.solver: dpm_solver takes the steps of"),
+        (["algorithm.nft.strength=0.5"], "algorithm.nft: is for algorithm.name nft"),
+        ([*NFT, "rollout.tail=0.5"], "rollout.tail: is for stochastic steps"),
+        ([*NFT, "rollout.log_prob=cps_raw"], "rollout.log_prob: is for stochastic steps"),
+        ([*NFT, "rollout.old_log_prob=recompute"], "rollout.old_log_prob: algorithm.name nft"),
+        ([*NFT, "rollout.shared_start=true"], "rollout.shared_start: without stochastic steps"),
+        ([*NFT, "algorithm.clip_range=0.001"], "algorithm.clip_range: algorithm.name nft has no"),
+        (
+            [*NFT, "algorithm.beta=0.1"],
+            "algorithm.kl: latent_mean: algorithm.name nft has velocity",
+        ),
+        (
+            [*NFT, "algorithm.beta=0.1", "algorithm.kl=velocity", "algorithm.kl_placement=reward"],
+            "algorithm.kl_placement: algorithm.name nft adds the KL to the loss",
+        ),
+        ([*NFT, "rollout.group_size=1"], "rollout.group_size: 1 image has no group"),
         (["algorithm.keep_extremes=16"], "algorithm.keep_extremes: 16 keeps every image"),
         (["train.resample_rounds=1", "rollout.micro_batch_size=32"], "has to be of one group"),
         (["train.resample_rounds=1", "train.one_step_off=true"], "train.resample_rounds: other"),
@@ -195,7 +227,7 @@ def memory_of(model: Path, *overrides: str, ranks: int = 1) -> tuple[Memory, Mod
     config = configured(f"policy.path={model}", *overrides)
     facts = read_model_facts(config)
     assert facts is not None
-    return estimate(config, facts, images=10, window=2, ranks=ranks), facts
+    return estimate(config, facts, images=10, actions=2, ranks=ranks), facts
 
 
 def test_memory_formula(model: Path) -> None:
@@ -297,7 +329,7 @@ def test_the_estimate_agrees_with_what_was_measured_on_sd35_medium(
         f"rollout.micro_batch_size={batch}",
         f"rollout.guidance_scale={guidance}",
     )
-    memory = estimate(config, SD35M, images=batch, window=1, ranks=1)
+    memory = estimate(config, SD35M, images=batch, actions=1, ranks=1)
     found = memory.at("replay") - memory.held["autoencoder"]
     assert found / 2**30 == pytest.approx(gibibytes, rel=0.15)
 

@@ -12,6 +12,7 @@ def run(steps=12, **changes):
         "advantage/zero_std_share": lambda step: 0.1,
         "grad_norm": lambda step: 0.02 + 0.001 * (step % 3),
         "loss/policy": lambda step: 0.1,
+        "nft/clean_rms": lambda step: 1.3 + 0.01 * step,
     } | changes
     return [{"step": s, **{name: f(s) for name, f in healthy.items()}} for s in range(1, steps + 1)]
 
@@ -34,6 +35,8 @@ def test_a_healthy_run_is_ok_from_the_first_step_on():
         ("advantage/zero_std_share", 0.7, "zero_variance_groups", "warn"),
         ("advantage/zero_std_share", 1.0, "zero_variance_groups", "stop"),
         ("loss/policy", "nan", "finite", "stop"),
+        ("nft/clean_rms", 1.6, "clean_latents", "warn"),
+        ("nft/clean_rms", 0.5, "clean_latents", "stop"),
         ("grad_norm", float("inf"), "finite", "stop"),
     ],
 )

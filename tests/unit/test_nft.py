@@ -3,7 +3,10 @@
 import pytest
 import torch
 
-from atelier.algorithms.nft import behaviour_decay, nft_loss, noised, optimality
+from atelier.algorithms.nft import Nft, behaviour_decay, nft_loss, optimality
+from atelier.config.schema import RunConfig
+from atelier.dynamics.transitions import noised
+from atelier.policies.base import Replay
 
 
 def scalar(value: float) -> torch.Tensor:
@@ -76,3 +79,50 @@ def test_samples_are_weighed_each_on_its_own() -> None:
         for i in range(3)
     ]
     assert torch.allclose(together, torch.cat(alone))
+
+
+# The algorithm of a run ---------------------------------------------------------------------------
+
+
+def nft(**settings) -> Nft:
+    return Nft.of(RunConfig.model_validate({"algorithm": {"name": "nft", **settings}}))
+
+
+def replay(velocity: torch.Tensor, behaviour: torch.Tensor, **more: torch.Tensor) -> Replay:
+    """One dimension, the golden x0 = 0.5 noised by -1 to 0.6."""
+    ones = torch.ones_like(behaviour)
+    known = {"clean": 0.5 * ones, "noisy": -0.4 * ones, "level": 0.6 * ones[..., 0]}
+    return Replay(None, {"velocity": velocity, "behaviour_velocity": behaviour, **known, **more})
+
+
+def test_the_loss_of_a_run_is_the_golden_one_with_its_kl() -> None:
+    algorithm = nft(beta=1e-4, kl="velocity", nft={"strength": 1.0})
+    old, reference = torch.full((2, 1, 1), -1.4), torch.full((2, 1, 1), -1.3)
+    velocity = torch.full((2, 1, 1), -1.2, requires_grad=True)
+    said = replay(velocity, old, reference_velocity=reference)
+    terms = algorithm.loss(said, None, torch.tensor([[1.0], [-1.0]]))
+    assert terms.loss.flatten().tolist() == pytest.approx([0.660001, 0.540001], abs=2e-6)
+    assert terms.drift.flatten().tolist() == pytest.approx([0.2 / 1.4] * 2)
+    terms.loss.sum().backward()
+    assert velocity.grad is not None
+    assert velocity.grad.abs().min() > 0
+
+
+def test_several_levels_at_once_are_each_their_own() -> None:
+    algorithm = nft()
+    old = torch.full((2, 3, 1), -1.4)
+    velocity = torch.tensor([[-1.2, -1.3, -1.4], [-1.0, -1.2, -1.6]])[..., None]
+    advantages = torch.tensor([[1.0], [-1.0]])
+    together = algorithm.loss(replay(velocity, old), None, advantages)
+    for action in range(3):
+        part = slice(action, action + 1)
+        alone = algorithm.loss(replay(velocity[:, part], old[:, part]), None, advantages)
+        assert torch.equal(alone.loss, together.loss[:, part])
+        assert torch.equal(alone.drift, together.drift[:, part])
+
+
+def test_the_sampling_policy_follows_as_its_schedule_says() -> None:
+    assert not nft(nft={"behaviour": "follow"}).keeps_behaviour
+    ramp = nft(nft={"behaviour": "ramp"})
+    assert ramp.keeps_behaviour
+    assert ramp.behaviour_decay(100) == pytest.approx(0.1)

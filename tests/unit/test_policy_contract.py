@@ -42,6 +42,9 @@ POLICIES = {
         schedule="linear_shift",
         tail=0.5,
     ),
+    "sd3-nft": lambda: sd3(num_inference_steps=4, dynamics="ode", solver="dpm_solver"),
+    "sd3-nft-euler": lambda: sd3(dynamics="ode", level_share=0.5),
+    "sd3-shared-start": lambda: sd3(noise_level=0.8, shared_start=True),
     "token": lambda: ToyTokenPolicy(1),
 }
 
@@ -56,6 +59,20 @@ def samples(count: int = 8) -> list[Sample]:
     return [Sample(i, i // 4, PROMPTS[i // 4]) for i in range(count)]
 
 
+def what_is_trained(replays) -> torch.Tensor:
+    """What a loss is made of: log-probs [B, A], or velocities [B, A, ...]."""
+    first = replays[0]
+    if first.log_prob is not None:
+        return torch.cat([one.log_prob for one in replays], dim=1)
+    return torch.cat([one.statistics["velocity"] for one in replays], dim=1)
+
+
+def as_sampled(rollout, replays) -> torch.Tensor:
+    if rollout.old_log_probs is not None:
+        return rollout.old_log_probs
+    return torch.cat([one.statistics["behaviour_velocity"] for one in replays], dim=1)
+
+
 def replayed(policy: Policy, rollout, with_reference: bool = False):
     return [
         policy.replay(policy.module, rollout, actions, with_reference)
@@ -66,16 +83,31 @@ def replayed(policy: Policy, rollout, with_reference: bool = False):
 def test_replay_repeats_the_rollout(policy: Policy) -> None:
     policy.begin_step(1)
     rollout = policy.rollout(policy.module, samples())
-    log_probs = torch.cat([part.log_prob for part in replayed(policy, rollout)], dim=1)
-    assert log_probs.shape == rollout.old_log_probs.shape
-    assert (log_probs - rollout.old_log_probs).abs().max() < 1e-6
-    assert log_probs.requires_grad
+    replays = replayed(policy, rollout)
+    trained, sampled = what_is_trained(replays), as_sampled(rollout, replays)
+    assert trained.shape == sampled.shape
+    assert trained.shape[:2] == (8, rollout.actions)
+    assert (trained - sampled).abs().max() < 1e-6
+    assert trained.requires_grad
+
+
+def test_a_stored_rollout_replays_the_same_bits(policy: Policy) -> None:
+    """Also when the policy has gone on to another step meanwhile."""
+    policy.begin_step(3)
+    rollout = policy.rollout(policy.module, samples())
+    packed = {name: tensor.clone() for name, tensor in policy.pack(rollout).items()}
+    policy.begin_step(4)
+    again = policy.unpack(rollout.samples, packed)
+    assert again.actions == rollout.actions
+    ours, theirs = replayed(policy, rollout), replayed(policy, again)
+    assert torch.equal(what_is_trained(ours), what_is_trained(theirs))
+    assert torch.equal(as_sampled(rollout, ours), as_sampled(again, theirs))
 
 
 def test_every_trained_parameter_can_get_a_gradient(policy: Policy) -> None:
     policy.begin_step(1)
     rollout = policy.rollout(policy.module, samples())
-    sum(part.log_prob.sum() for part in replayed(policy, rollout)).backward()
+    what_is_trained(replayed(policy, rollout)).sum().backward()
     with_gradient = [p for p in policy.trainable().values() if p.grad is not None and p.grad.any()]
     # A new adapter A gets none, since its B is zero, nor does what one layer leaves unused.
     assert len(with_gradient) >= len(policy.trainable()) // 3
@@ -88,6 +120,44 @@ def test_images_depend_on_sample_ids_and_not_on_their_batch(policy: Policy) -> N
     difference = np.abs(whole.images.astype(int) - reordered.images[::-1].astype(int))
     assert difference.max() <= 1
     assert len(np.unique(whole.images.reshape(8, -1), axis=0)) > 4, "noise must differ by sample"
+
+
+def test_a_group_may_share_the_noise_it_starts_from() -> None:
+    """Then only what stochastic steps add tells its images apart."""
+    still = sd3(noise_level=0.0, shared_start=True)
+    still.begin_step(1)
+    groups = still.rollout(still.module, samples()).images.reshape(2, 4, -1)
+    assert all(len(np.unique(group, axis=0)) == 1 for group in groups)
+    assert not np.array_equal(groups[0, 0], groups[1, 0])
+    lively = sd3(noise_level=0.8, shared_start=True)
+    lively.begin_step(1)
+    images = lively.rollout(lively.module, samples()).images.reshape(8, -1)
+    assert len(np.unique(images, axis=0)) > 4
+
+
+def test_a_finished_image_is_trained_at_levels_of_its_own() -> None:
+    """Each sample's levels are distinct, of the rollout's, and as many as level_share says; what is
+    noised is the image's own latent."""
+    policy = sd3(num_inference_steps=10, dynamics="ode", solver="dpm_solver", level_share=0.99)
+    policy.begin_step(1)
+    rollout = policy.rollout(policy.module, samples())
+    replays = replayed(policy, rollout)
+    assert rollout.actions == len(replays) == 9
+    levels = torch.cat([one.statistics["level"] for one in replays], dim=1)
+    sigmas = policy._schedules.of_scheduler(10).steps
+    known = torch.tensor([step.sigma for step in sigmas])
+    for row in levels:
+        assert len(set(row.tolist())) == 9
+        assert all(torch.isclose(known, level).any() for level in row)
+    assert len({tuple(row.tolist()) for row in levels}) > 4
+    for replay in replays:
+        said = {name: value[:, 0] for name, value in replay.statistics.items()}
+        level = said["level"].reshape(-1, 1, 1, 1)
+        noise = (said["noisy"] - (1 - level) * said["clean"]) / level
+        assert abs(noise.mean()) < 0.1
+        assert abs(noise.std() - 1) < 0.1
+    images = policy.decode(said["clean"])
+    assert np.array_equal(images, rollout.images)
 
 
 def test_steps_draw_other_noise(policy: Policy) -> None:

@@ -44,6 +44,15 @@ def test_resume_by_id_or_directory_keeps_the_run_and_its_configuration(runs):
         assert read_run(again)["flow_run_id"] == "flow-2"
 
 
+def test_a_resumed_run_may_be_given_another_name():
+    open_run("tiny/base", ["train.seed=7"], "first", None, "flow-1")
+    again = open_run(None, [], "second", "flow-1", "flow-2")
+    assert read_run(again)["run_name"] == report_config(again).tracking.run_name == "second"
+    assert read_run(again)["overrides"] == ["train.seed=7"]
+    assert report_config(again).train.seed == 7
+    assert read_run(open_run(None, [], None, "flow-1", "flow-3"))["run_name"] == "second"
+
+
 def test_resume_with_overrides_changes_what_they_say_and_nothing_else():
     open_run("tiny/base", ["train.seed=7", "algorithm.beta=0.5"], None, None, "flow-1")
     again = open_run(None, ["algorithm.beta=0.1"], None, "flow-1", "flow-2")

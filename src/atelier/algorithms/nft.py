@@ -9,14 +9,96 @@ Source: spec flow 2.6, golden values 11 item 10.
 
 from __future__ import annotations
 
-from typing import Literal
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-SMALLEST_WEIGHT = 1e-5
+from atelier.algorithms.base import Advantages, LossTerms, Replayed, Scored, spread
+from atelier.algorithms.comparison import Comparison
+from atelier.algorithms.kl import velocity as velocity_distance
+from atelier.config.schema import AdvantageUse, AlgorithmConfig, BehaviourSchedule, RunConfig
 
-AdvantageUse = Literal["all", "positive_only", "negative_only", "one_only", "binary"]
+SMALLEST_WEIGHT = 1e-5
+# A relative difference of velocities that a wrong level or prompt makes, and rounding does not.
+LARGE_DIFFERENCE = 0.1
+
+
+@dataclass(frozen=True)
+class Nft:
+    """See algorithms.base.Algorithm. Actions are noise levels; they have no probability."""
+
+    config: AlgorithmConfig
+    comparison: Comparison
+
+    kl_in_reward = False
+    gap_name = "relative difference of velocities"
+    gap_unit = "a large one"
+    gap_scale = LARGE_DIFFERENCE
+
+    @classmethod
+    def of(cls, config: RunConfig) -> Nft:
+        return cls(config.algorithm, Comparison.of(config))
+
+    @property
+    def needs_reference(self) -> bool:
+        return self.config.beta > 0
+
+    @property
+    def kl_in_loss(self) -> bool:
+        return self.needs_reference
+
+    def kl(self, replay: Replayed) -> Tensor:
+        return velocity_distance(replay.statistics)
+
+    def advantages(self, scored: Scored, distances: Tensor | None = None) -> Advantages:
+        return self.comparison.advantages(scored)
+
+    def loss(self, replay: Replayed, old_log_prob: Tensor | None, advantages: Tensor) -> LossTerms:
+        """See Algorithm. Needs the statistics velocity, behaviour_velocity, clean, noisy and
+        level of every sample and action."""
+        said, config = replay.statistics, self.config
+        trained, old = said["velocity"], said["behaviour_velocity"]
+        good = optimality(advantages, config.advantage_clip, config.nft.advantage_use)
+        loss = nft_loss(
+            _flat(trained),
+            _flat(old),
+            _flat(said["clean"]),
+            _flat(said["noisy"]),
+            _flat(said["level"]),
+            good.expand_as(said["level"]).flatten(),
+            config.nft.strength,
+            config.advantage_clip,
+        ).reshape(said["level"].shape)
+        with torch.no_grad():
+            square = ((trained - old) ** 2).flatten(2).mean(2)
+            drift = (square / (old**2).flatten(2).mean(2).clamp(min=1e-12)).sqrt()
+            metrics = {
+                "loss/policy": loss.detach(),
+                "nft/good": good.expand_as(loss),
+                # Brightness and contrast that run away show here before anywhere else.
+                "nft/clean_rms": (said["clean"] ** 2).flatten(2).mean(2).sqrt(),
+            }
+        if self.kl_in_loss:
+            kl = self.kl(replay)
+            metrics["kl"] = kl.detach()
+            loss = loss + config.beta * kl
+        return LossTerms(loss, drift, metrics)
+
+    @property
+    def keeps_behaviour(self) -> bool:
+        return self.config.nft.behaviour != "follow"
+
+    def behaviour_decay(self, step: int) -> float:
+        return behaviour_decay(self.config.nft.behaviour, step)
+
+    # Drift is the relative difference of velocities ----------------------------------------------
+
+    def gap(self, drift: Tensor) -> dict[str, float]:
+        return spread(drift)
+
+    def drift_metrics(self, drift: Tensor) -> dict[str, float]:
+        return {"nft/velocity_gap": float(drift.mean())}
 
 
 def optimality(advantages: Tensor, clip: float = 5.0, use: AdvantageUse = "all") -> Tensor:
@@ -35,12 +117,6 @@ def optimality(advantages: Tensor, clip: float = 5.0, use: AdvantageUse = "all")
         "binary": clamped.sign(),
     }[use]
     return (chosen / clip / 2 + 0.5).clamp(0, 1)
-
-
-def noised(clean: Tensor, noise: Tensor, level: Tensor) -> Tensor:
-    """x_t = (1 - t) x0 + t eps; level [B] broadcasts over the latent's dimensions."""
-    t = _over(level, clean)
-    return (1 - t) * clean + t * noise
 
 
 def nft_loss(
@@ -80,7 +156,7 @@ def _restored_error(restored: Tensor, clean: Tensor) -> Tensor:
     return (difference**2).flatten(1).mean(1) / weight.to(difference.dtype)
 
 
-def behaviour_decay(schedule: Literal["follow", "ramp", "late_ramp"], step: int) -> float:
+def behaviour_decay(schedule: BehaviourSchedule, step: int) -> float:
     """eta: how much of the behaviour policy stays when it moves towards the trained one after
     training step `step` (counted as published, from 0).
 
@@ -92,6 +168,11 @@ def behaviour_decay(schedule: Literal["follow", "ramp", "late_ramp"], step: int)
     if schedule == "late_ramp":
         return min(0.0075 * max(0, step - 75), 0.999)
     return 0.0
+
+
+def _flat(values: Tensor) -> Tensor:
+    """[B, A, ...] -> [B A, ...]."""
+    return values.flatten(0, 1)
 
 
 def _over(values: Tensor, like: Tensor) -> Tensor:

@@ -91,12 +91,12 @@ def stage(
 
 
 @click.command()
-@click.argument("path", type=click.Path(path_type=Path))
+@click.argument("name", metavar="PATH")
 @click.option("--base", metavar="PATH", help="Pipeline an adapter is loaded into.")
 @click.option(
     "--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True
 )
-def verify(path: Path, base: str | None, device: str) -> None:
+def verify(name: str, base: str | None, device: str) -> None:
     """Prove an export by reloading it.
 
     PATH is a run (its directory or id), or an exported directory wherever it lies. Checks manifest
@@ -105,7 +105,9 @@ def verify(path: Path, base: str | None, device: str) -> None:
     from atelier.export.verify import verify as verify_export
     from atelier.stages.find_run import find_id
 
-    path = path if is_directory(path) else find_id(str(path)) or path
+    if not name:
+        raise click.UsageError("PATH is empty; name a run or an exported directory")
+    path = Path(name) if is_directory(Path(name)) else find_id(name) or Path(name)
     click.echo("Reloading in a clean process; a minute or less.", err=True)
     click.echo(verify_export(path, base=base, device=device).describe())
 

@@ -25,7 +25,7 @@ def plan_table(plan: Plan) -> str:
             f"{plan.accumulation:,}",
             f"micro-batches a process and update, {plan.updates_per_step} update(s) a step",
         ),
-        ("trained denoising steps", f"{plan.window:,}", "of each image"),
+        ("trained actions", f"{plan.trained_actions:,}", "of each image: steps, or noise levels"),
         ("steps", f"{plan.steps:,}", ""),
         ("updates", f"{plan.updates:,}", ""),
         ("images rolled out", f"{plan.images:,}", ""),

@@ -16,7 +16,7 @@ USUAL_CLIP_RANGES = {"gaussian_mean": 1e-4, "cps_raw": 1e-5, "ratio_norm": 2e-6}
 
 
 def log_prob_name(rollout: RolloutConfig) -> str:
-    """Key of dynamics.log_probs.LOG_PROBS."""
+    """Key of dynamics.log_probs.LOG_PROBS; a rollout without stochastic steps has none."""
     return rollout.log_prob or USUAL_LOG_PROBS[rollout.dynamics]
 
 

@@ -14,10 +14,11 @@ A rank goes through four phases, and what is held all the time comes on top of e
     gradients     4 B x trained
     buckets       4 B x trained: DDP's copies that travel between ranks
     optimizer     8 B x trained (AdamW's moments), and ZeRO's own 4 B masters
-    experience    a step's images on this rank: latents and noise of the window, and embeddings
+    experience    a step's images on this rank: latents and noise of the window (or the clean
+                  latent and a velocity for every level), and embeddings
 
 ZeRO-2 shares gradients and optimizer among the ranks, ZeRO-3 weights too; with offload the
-optimizer and its gradients lie in main memory. The moving average always does.
+optimizer and its gradients lie in main memory. Moving averages always do.
 
 Activations, in values a token and channel of the compute dtype, are measured on SD3.5-Medium under
 autocast at 512x512 (spec performance 1 and 2): 27 a layer with gradients (batch 8, 16 and 24: 30.7,
@@ -38,7 +39,7 @@ from atelier.config.schema import RunConfig
 _DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 _VALUES_WITH_GRADIENT = 27  # a token, channel and layer
 _VALUES_WITHOUT = 18  # a token and channel, whatever the number of layers
-_DECODED_TENSORS = 3  # of the autoencoder's widest activation at the image's full size
+_DECODED_TENSORS = 4  # of the autoencoder's widest activation at the image's full size
 _ZERO_BUCKETS = 2 * 4 * 50_000_000  # reduce and gather, configs/deepspeed
 _LIVE_PARAMETERS = 50_000_000  # that ZeRO-3 prefetches beside the block it is at
 
@@ -66,18 +67,21 @@ class Memory:
         return self.at(self.peak_phase)
 
 
-def estimate(config: RunConfig, facts: ModelFacts, images: int, window: int, ranks: int) -> Memory:
-    """Bytes each of `ranks` needs when it holds `images` images of a step. See the module."""
+def estimate(config: RunConfig, facts: ModelFacts, images: int, actions: int, ranks: int) -> Memory:
+    """Bytes each of `ranks` needs when it holds `images` images of a step, each trained on
+    `actions` times. See the module."""
     lora = config.policy.trainable == "lora"
     trained = facts.adapter_parameters if lora else facts.parameters
     engine, host = _engine(config, trained, ranks)
     average = {"moving average": 4 * trained} if config.train.ema.enabled else {}
+    if config.algorithm.name == "nft" and config.algorithm.nft.behaviour != "follow":
+        average["weights that sample"] = 4 * trained
     temporaries = 0 if host else 4 * trained // _shards(config, ranks)
     return Memory(
         held={
             **_weights(config, facts, trained, ranks),
             **engine,
-            "experience": _experience(config, facts, images, window),
+            "experience": _experience(config, facts, images, actions),
         },
         phases={
             "prompts": {
@@ -130,8 +134,9 @@ def _engine(config: RunConfig, trained: int, ranks: int) -> tuple[dict[str, int]
     return (buckets, state) if config.launch.offload else ({**state, **buckets}, {})
 
 
-def _experience(config: RunConfig, facts: ModelFacts, images: int, window: int) -> int:
-    latents = 2 * (window + 1) * facts.latent_values  # as sampled, and the noise they were made by
+def _experience(config: RunConfig, facts: ModelFacts, images: int, actions: int) -> int:
+    # As sampled, and the noise they were made by; or the clean one, and the velocities.
+    latents = (actions + 1) * facts.latent_values * (1 if config.rollout.dynamics == "ode" else 2)
     steps = 2 if config.train.one_step_off else 1
     return 4 * images * (latents + facts.condition_values) * steps
 

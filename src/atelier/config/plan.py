@@ -33,14 +33,14 @@ class Plan:
     processes: int
     updates_per_step: int
     accumulation: int  # micro-batches a process adds up for one update
-    window: int  # stochastic, trained denoising steps
+    trained_actions: int  # of an image: denoising steps in the window, or noise levels
     steps: int
     updates: int
-    images: int  # rolled out
+    images: int  # sampled to train on
     reward_calls: int  # scores asked for: images x rewards
     evaluations: int  # periodic ones
     evaluation_images: int  # baseline, periodic, final
-    rollout_passes: int  # transformer passes of one image each, without gradient
+    rollout_passes: int  # transformer passes of one image each, without gradient; at most
     replay_passes: int  # the same with gradient
     evaluation_passes: int
     memory: Memory | None  # a rank; None when the model is not on this machine
@@ -71,7 +71,9 @@ def _derive(config: RunConfig, ranks: int, facts: ModelFacts | None) -> Plan:
     rollout, train, evaluation = config.rollout, config.train, config.evaluation
     images_per_step = train.prompts_per_step * rollout.group_size
     micro_batches = images_per_step // rollout.micro_batch_size
-    window = _window_size(config)
+    actions = _trained_actions(config)
+    # Where a slow copy samples, it also says what it predicts at each level that is trained.
+    passes = rollout.num_inference_steps + (actions if rollout.dynamics == "ode" else 0)
     images = images_per_step * train.steps
     evaluations = train.steps // train.evaluate_every if train.evaluate_every else 0
     evaluated = 2 * evaluation.prompts + evaluations * evaluation.periodic_prompts
@@ -86,26 +88,30 @@ def _derive(config: RunConfig, ranks: int, facts: ModelFacts | None) -> Plan:
         processes=ranks,
         updates_per_step=train.updates_per_step,
         accumulation=micro_batches // (train.updates_per_step * ranks),
-        window=window,
+        trained_actions=actions,
         steps=train.steps,
         updates=train.steps * train.updates_per_step * train.inner_epochs,
         images=images,
         reward_calls=images * len(rewards_in_use(config.rewards)),
         evaluations=evaluations,
         evaluation_images=evaluated,
-        rollout_passes=images * rollout.num_inference_steps * branches,
-        replay_passes=images * window * branches * reference * train.inner_epochs,
+        rollout_passes=images * passes * branches,
+        replay_passes=images * actions * branches * reference * train.inner_epochs,
         evaluation_passes=evaluated
         * evaluation.num_inference_steps
         * (2 if evaluation.guidance_scale > 1 else 1),
-        memory=estimate(config, facts, images_per_step // ranks, window, ranks) if facts else None,
+        memory=estimate(config, facts, images_per_step // ranks, actions, ranks) if facts else None,
         warnings=tuple(f"{field}: {text}" for field, text in _warnings(config, ranks, facts)),
     )
 
 
-def _window_size(config: RunConfig) -> int:
-    low, high = config.rollout.window.bounds(config.rollout.num_inference_steps)
-    return high - low if config.rollout.window.strategy == "all" else config.rollout.window.size
+def _trained_actions(config: RunConfig) -> int:
+    """At most: a moving window is shorter at its end."""
+    rollout = config.rollout
+    if rollout.dynamics == "ode":
+        return rollout.trained_levels
+    low, high = rollout.window.bounds(rollout.num_inference_steps)
+    return high - low if rollout.window.strategy == "all" else rollout.window.size
 
 
 def _warnings(config: RunConfig, ranks: int, facts: ModelFacts | None) -> Iterator[tuple[str, str]]:

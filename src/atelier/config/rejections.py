@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from atelier.config.algorithm_rules import algorithm_rejections
 from atelier.config.log_probs import log_prob_name
 from atelier.config.model_facts import ModelFacts
 from atelier.config.paths import from_root, is_file
@@ -29,9 +30,10 @@ def rewards_in_use(rewards: RewardsConfig) -> dict[str, float]:
 def rejections(config: RunConfig, ranks: int) -> Rejections:
     yield from policy_rejections(config)
     yield from _batch_rejections(config, ranks)
-    yield from _rollout_rejections(config.rollout)
+    if config.rollout.dynamics != "ode":
+        yield from _rollout_rejections(config.rollout)
+    yield from algorithm_rejections(config)
     yield from _sampling_rejections(config)
-    yield from _algorithm_rejections(config)
     yield from _reward_rejections(config)
     yield from _data_rejections(config)
 
@@ -104,23 +106,6 @@ def _window_rejections(rollout: RolloutConfig) -> Rejections:
         yield (
             "rollout.tail",
             "the images of a micro-batch take the same steps; use rollout.window.scope step",
-        )
-
-
-def _algorithm_rejections(config: RunConfig) -> Rejections:
-    algorithm = config.algorithm
-    if algorithm.beta > 0 and algorithm.kl == "k3":
-        yield "algorithm.kl", "k3 is for token policies; sd3 has latent_mean and velocity"
-    if algorithm.kl_placement == "reward" and algorithm.advantage_from != "total":
-        yield (
-            "algorithm.kl_placement",
-            "the KL is taken off the sum of the rewards; use algorithm.advantage_from total",
-        )
-    if algorithm.keep_extremes and algorithm.keep_extremes >= config.rollout.group_size:
-        yield (
-            "algorithm.keep_extremes",
-            f"{algorithm.keep_extremes} keeps every image of a group of "
-            f"{config.rollout.group_size} (rollout.group_size); use fewer, or null",
         )
 
 

@@ -27,6 +27,9 @@ from atelier.config.sections import (
     operational,
 )
 
+AdvantageUse = Literal["all", "positive_only", "negative_only", "one_only", "binary"]
+BehaviourSchedule = Literal["follow", "ramp", "late_ramp"]
+
 
 class DataConfig(Section):
     """Which prompts are trained on and which are held out."""
@@ -157,8 +160,10 @@ class RolloutConfig(Section):
     guidance_scale: Annotated[float, Field(ge=1, allow_inf_nan=False)] = Field(
         1.0, description="Classifier-free guidance; 1 samples without it."
     )
-    dynamics: Literal["flow_sde", "dance_sde", "wan_sde", "cps"] = Field(
-        "cps", description="Stochastic transition inside the window (spec flow 1.1, 1.2)."
+    dynamics: Literal["flow_sde", "dance_sde", "wan_sde", "cps", "ode"] = Field(
+        "cps",
+        description="Stochastic transition inside the window (spec flow 1.1, 1.2); ode: none at "
+        "all, for algorithms that learn from finished images.",
     )
     noise_level: NonNegativeFloat = Field(
         0.4, description="Noise of a stochastic step: a of flow_sde and of cps (at most 1), g."
@@ -179,6 +184,17 @@ class RolloutConfig(Section):
         description="Share of the steps behind the window that is left, run by DPM-Solver++ "
         "(MixGRPO-Flash); default: all, by Euler.",
     )
+    solver: Literal["euler", "dpm_solver"] = Field(
+        "euler", description="What takes the steps of a rollout without stochastic ones (ode)."
+    )
+    level_share: Annotated[float, Field(gt=0, le=1)] = Field(
+        0.99,
+        description="Share of the noise levels of a rollout that each of its images is trained "
+        "at, drawn an image (ode).",
+    )
+    shared_start: bool = Field(
+        False, description="Whether the images of a group start from the same noise."
+    )
     micro_batch_size: PositiveInt = Field(
         16, description="Images sampled and replayed together; never depends on world size."
     )
@@ -186,11 +202,39 @@ class RolloutConfig(Section):
         "rollout", description="Old log-probs as sampled, or recomputed in the training graph."
     )
 
+    @property
+    def trained_levels(self) -> int:
+        """Noise levels each image is trained at (ode)."""
+        return max(1, int(self.num_inference_steps * self.level_share))
+
+
+class NftConfig(Section):
+    """DiffusionNFT (spec flow 2.6)."""
+
+    strength: PositiveFloat = Field(
+        1.0,
+        description="How far the two policies that are compared lie from the one that sampled "
+        "(its beta); 0.1 for narrow rewards such as OCR.",
+    )
+    advantage_use: AdvantageUse = Field(
+        "all",
+        description="Which clamped advantages count: all; those above 0; those below 0; 1 for "
+        "those above 0 (one_only); their signs (binary).",
+    )
+    behaviour: BehaviourSchedule = Field(
+        "ramp",
+        description="How slowly the policy that samples follows the trained one: at once; "
+        "slower and slower, down to half a step; not so for 75 steps, and then slower and slower "
+        "until it stands nearly still.",
+    )
+
 
 class AlgorithmConfig(Section):
     """Advantages, loss and distance to the reference."""
 
-    name: Literal["flow_grpo"] = Field("flow_grpo", description="Algorithm.")
+    name: Literal["flow_grpo", "nft"] = Field(
+        "flow_grpo", description="GRPO on stochastic steps, or DiffusionNFT on finished images."
+    )
     advantage_std: Literal["group", "batch", "none"] = Field(
         "group", description="What a group-centred reward is divided by."
     )
@@ -218,8 +262,10 @@ class AlgorithmConfig(Section):
         description="Whether beta x KL is added to the loss, or taken off each action's reward.",
     )
     kl: Literal["latent_mean", "velocity", "k3"] = Field(
-        "latent_mean", description="Form of the KL (spec flow 3.3); k3 is for token policies."
+        "latent_mean",
+        description="Form of the KL (spec flow 3.3); k3 is for token policies; nft has velocity.",
     )
+    nft: NftConfig = NftConfig()
 
 
 class EmaConfig(Section):

@@ -42,6 +42,12 @@ class Transition:
     kl_std: float
 
 
+def noised(clean: Tensor, noise: Tensor, level: Tensor) -> Tensor:
+    """x_sigma = (1 - sigma) x0 + sigma eps [B, ...]; level sigma [B] is each sample's own."""
+    sigma = level.reshape(-1, *[1] * (clean.dim() - 1)).to(clean.dtype)
+    return (1 - sigma) * clean + sigma * noise
+
+
 def ode(x: Tensor, velocity: Tensor, step: Step) -> Tensor:
     """The deterministic Euler step, x + dt v: same shape as x."""
     return x + step.dt * velocity

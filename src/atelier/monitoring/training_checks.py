@@ -19,6 +19,7 @@ def check_training(records: Sequence[Record], limits: Limits = DEFAULT_LIMITS) -
         reward_spread(records, limits),
         zero_variance_groups(records, limits),
         gradient_norm(records, limits),
+        clean_latents(records, limits),
     ]
 
 
@@ -77,6 +78,24 @@ def gradient_norm(records: Sequence[Record], limits: Limits = DEFAULT_LIMITS) ->
         limits.grad_norm_stop,
         f"gradient norm {values[-1]:.3g} is {ratio:.1f} times its median {usual:.3g}: "
         "lower train.learning_rate or train.max_grad_norm if it comes again",
+    )
+
+
+def clean_latents(records: Sequence[Record], limits: Limits = DEFAULT_LIMITS) -> Verdict:
+    """The size of finished latents against the start: DiffusionNFT's brightness can run away
+    (spec flow 8, item 19). Other algorithms do not say it."""
+    check, values = "clean_latents", _series(records, "nft/clean_rms")
+    if len(values) < 2 * limits.window:
+        return Verdict("ok", check, "too few steps to compare")
+    start, now = fmean(values[: limits.window]), fmean(values[-limits.window :])
+    return graded(
+        check,
+        abs(now / start - 1) if start > 0 else 0.0,
+        limits.clean_rms_warn,
+        limits.clean_rms_stop,
+        f"finished latents have a root mean square of {now:.3g}, at the start it was {start:.3g} "
+        f"(means of {limits.window} steps): brightness or contrast runs away; raise "
+        "algorithm.beta or algorithm.nft.strength, or lower train.learning_rate",
     )
 
 

@@ -30,6 +30,8 @@ class Limits:
     zero_std_share_stop: float = 0.999
     grad_norm_warn: float = 10.0  # times the median of the steps before
     grad_norm_stop: float = 100.0
+    clean_rms_warn: float = 0.15  # relative change since the start
+    clean_rms_stop: float = 0.5
     proxy_rise: float = 0.02  # a rise of the proxy below this is noise
     gold_fall_warn: float = 0.05
     gold_fall_stop: float = 0.15

@@ -1,8 +1,8 @@
 """What the loop asks of a policy, whatever an action is.
 
-Flow policies act by denoising transitions, token policies by tokens. Both roll out, and replay
-what they rolled out through the same kernel with gradients. The loop never looks inside
-`Rollout.record`.
+Flow policies act by denoising transitions or by noise levels, token policies by tokens. All roll
+out, and replay what they rolled out through the same kernel with gradients. The loop never looks
+inside `Rollout.record`.
 """
 
 from __future__ import annotations
@@ -37,21 +37,35 @@ class Sample:
 class Rollout:
     """A micro-batch of B samples with A trained actions each, as the policy sampled them.
 
-    old_log_probs [B, A] float32; images uint8 [B, H, W, 3]; record holds what replay needs.
+    old_log_probs [B, A] float32, None where actions have no probability; images uint8
+    [B, H, W, 3]; record holds what replay needs.
     """
 
     samples: Sequence[Sample]
-    old_log_probs: Tensor
+    actions: int
+    old_log_probs: Tensor | None
     images: np.ndarray
     record: Mapping[str, Any]
 
 
+def scored_rollout(
+    samples: Sequence[Sample],
+    actions: int,
+    old_log_probs: Tensor | None,
+    record: Mapping[str, Any],
+) -> Rollout:
+    """A rollout whose images have served their purpose."""
+    images = np.empty((len(samples), 0, 0, 3), np.uint8)
+    return Rollout(samples, actions, old_log_probs, images, record)
+
+
 @dataclass(frozen=True)
 class Replay:
-    """n replayed actions: log-probs [B, n], the statistics the chosen KL needs, and by what each
-    policy loss is multiplied [B, n], where the form of the log-probs asks for it."""
+    """n replayed actions: log-probs [B, n] where they have any, the statistics [B, n, ...] that the
+    loss and the KL need, and by what each policy loss is multiplied [B, n], where the form of the
+    log-probs asks for it."""
 
-    log_prob: Tensor
+    log_prob: Tensor | None
     statistics: Mapping[str, Tensor] = field(default_factory=dict)
     weight: Tensor | None = None
 
@@ -80,15 +94,15 @@ class Policy(Protocol):
     def replay(
         self, module: nn.Module, rollout: Rollout, actions: slice, with_reference: bool
     ) -> Replay:
-        """Log-probs with gradients of the stored actions, by the kernel of the rollout."""
+        """What the loss needs of the stored actions, with gradients, by the rollout's kernel."""
         ...
 
     def pack(self, rollout: Rollout) -> Mapping[str, Tensor]:
-        """What of a rollout's record cannot be made anew, to be kept in a checkpoint."""
+        """What of a scored rollout cannot be made anew, to be kept in a checkpoint."""
         ...
 
-    def unpack(self, samples: Sequence[Sample], tensors: Mapping[str, Tensor]) -> Mapping[str, Any]:
-        """The record that `pack` took apart; replaying it gives the same bits."""
+    def unpack(self, samples: Sequence[Sample], tensors: Mapping[str, Tensor]) -> Rollout:
+        """The rollout that `pack` took apart, without its images; its replay is the same bits."""
         ...
 
     def generate(

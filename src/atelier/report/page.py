@@ -79,6 +79,9 @@ def _charts(steps: Sequence[dict[str, Any]], by_step: Sequence[Evaluation]) -> l
             _step_series("positive", "clip/positive", steps),
             _step_series("negative", "clip/negative", steps),
         ]),
+        ("Trained against sampling policy: relative difference of velocities", [
+            _step_series("difference", "nft/velocity_gap", steps),
+        ]),
         ("KL to the reference", [_step_series("KL", "kl", steps)]),
         ("Gradient norm before clipping", [_step_series("gradient norm", "grad_norm", steps)]),
         ("Groups with equal rewards", [_step_series("share", "advantage/zero_std_share", steps)]),

@@ -25,6 +25,7 @@ TRAINING_CURVES = {
     "Training reward": "reward/mean",
     "KL to the reference": "kl",
     "Ratio: mean |ratio - 1|": "ratio/mean_abs_dev",
+    "Trained against sampling policy: relative difference of velocities": "nft/velocity_gap",
     "Gradient norm before clipping": "grad_norm",
 }
 

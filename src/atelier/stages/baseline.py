@@ -17,8 +17,13 @@ OUTPUTS = ("scores.jsonl", "summary.json", "images/*.png")
 
 def run(run: RunDirectory) -> dict[str, Any]:
     """Write baseline/{images, scores.jsonl, summary.json}; return the suite's means."""
-    stage = open_stage("baseline", run, inputs, OUTPUTS)
-    return stage.execute(lambda: _work(stage))
+    own = stage(run)
+    return own.execute(lambda: _work(own))
+
+
+def stage(run: RunDirectory) -> Stage:
+    """The stage of a run, its inputs found."""
+    return open_stage("baseline", run, inputs, OUTPUTS)
 
 
 def inputs(run: RunDirectory, config: RunConfig) -> list[Path]:

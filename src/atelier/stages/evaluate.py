@@ -22,8 +22,13 @@ OUTPUTS = (*baseline.OUTPUTS, "comparison.json")
 def run(run: RunDirectory) -> dict[str, Any]:
     """Write evaluate/{images, scores.jsonl, summary.json, comparison.json}; return the means,
     and for every metric the paired difference to the baseline with its 95 % interval."""
-    stage = open_stage("evaluate", run, _inputs, OUTPUTS)
-    return stage.execute(lambda: _work(stage))
+    own = stage(run)
+    return own.execute(lambda: _work(own))
+
+
+def stage(run: RunDirectory) -> Stage:
+    """The stage of a run, its inputs found."""
+    return open_stage("evaluate", run, _inputs, OUTPUTS)
 
 
 def last_checkpoint(run: RunDirectory) -> Path:

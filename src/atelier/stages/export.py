@@ -21,8 +21,13 @@ OUTPUTS = ("*/MANIFEST.json", "summary.json")
 
 def run(run: RunDirectory) -> dict[str, Any]:
     """Write export/<format>/ for every format of `export.formats`; return what was proven."""
-    stage = open_stage("export", run, _inputs, OUTPUTS)
-    return stage.execute(lambda: _work(stage))
+    own = stage(run)
+    return own.execute(lambda: _work(own))
+
+
+def stage(run: RunDirectory) -> Stage:
+    """The stage of a run, its inputs found."""
+    return open_stage("export", run, _inputs, OUTPUTS)
 
 
 def _inputs(run: RunDirectory, config: RunConfig) -> list[Path]:

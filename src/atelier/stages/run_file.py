@@ -130,12 +130,18 @@ def _configuration(
     if run is not None:
         before = read_run(run)
         if not (recipe or overrides):
-            return load_stage_config(run.config("report")), None
+            config = load_stage_config(run.config("report"))
+            return (_named(config, run_name), before["overrides"]) if run_name else (config, None)
         recipe, overrides = recipe or before["recipe"], [*before["overrides"], *overrides]
     name = [f"tracking.run_name={json.dumps(run_name)}"] if run_name else []
     config = resolve(recipe, [*overrides, *name])
     plan(config)
     return config, list(overrides)
+
+
+def _named(config: RunConfig, name: str) -> RunConfig:
+    tracking = config.tracking.model_copy(update={"run_name": name})
+    return config.model_copy(update={"tracking": tracking})
 
 
 def read_run(run: RunDirectory) -> dict[str, Any]:

@@ -64,8 +64,13 @@ def run(run: RunDirectory) -> dict[str, Any]:
         TrainerCrashed: it crashed too often.
         TrainerCancelled: it was ended from outside.
     """
-    stage = open_stage("train", run, _inputs, OUTPUTS)
-    return stage.execute(lambda: _work(stage))
+    own = stage(run)
+    return own.execute(lambda: _work(own))
+
+
+def stage(run: RunDirectory) -> Stage:
+    """The stage of a run, its inputs found."""
+    return open_stage("train", run, _inputs, OUTPUTS)
 
 
 def _inputs(run: RunDirectory, config: RunConfig) -> list[Path]:

@@ -2,6 +2,7 @@
 
     checkpoints/step-000020/
         trainable.safetensors  ema.safetensors  optimizer.safetensors  rng.safetensors
+        behaviour.safetensors  the weights that sample, where they are not the trained ones
         in_flight-*.safetensors  images sampled ahead, where there are any
         state.json             step, update count, digest, lengths of the metrics and events files
         MANIFEST.json          sha256 of the others; written last
@@ -50,6 +51,7 @@ class Checkpoint:
     Attributes:
         in_flight: folder of the files of images sampled ahead (in_flight.py): those of a saved
             checkpoint are moved into it.
+        behaviour: the weights that sample images, where they are not the trained ones.
     """
 
     state: LoopState
@@ -58,6 +60,7 @@ class Checkpoint:
     optimizer: OptimizerState
     rng: Mapping[str, Tensor]
     in_flight: Path | None = None
+    behaviour: Mapping[str, Tensor] | None = None
 
 
 def save_checkpoint(folder: Path, checkpoint: Checkpoint, keep: int) -> Path:
@@ -86,15 +89,16 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint, keep: int) -> Path:
 
 def _size(checkpoint: Checkpoint) -> int:
     """Bytes of its tensors."""
-    groups = [checkpoint.weights, checkpoint.ema or {}, checkpoint.rng]
+    groups = [checkpoint.weights, checkpoint.ema or {}, checkpoint.behaviour or {}, checkpoint.rng]
     groups += checkpoint.optimizer.moments.values()
     return sum(one.numel() * one.element_size() for group in groups for one in group.values())
 
 
 def _write(folder: Path, checkpoint: Checkpoint) -> None:
     save_file(dict(checkpoint.weights), folder / "trainable.safetensors")
-    if checkpoint.ema is not None:
-        save_file(dict(checkpoint.ema), folder / "ema.safetensors")
+    for name, tensors in (("ema", checkpoint.ema), ("behaviour", checkpoint.behaviour)):
+        if tensors is not None:
+            save_file(dict(tensors), folder / f"{name}.safetensors")
     moments = {
         f"{kind}.{name}": value
         for name, kinds in checkpoint.optimizer.moments.items()
@@ -131,7 +135,7 @@ def load_checkpoint(folder: Path) -> Checkpoint:
     for name, value in load_file(folder / "optimizer.safetensors").items():
         kind, parameter = name.split(".", 1)
         moments.setdefault(parameter, {})[kind] = value
-    ema = folder / "ema.safetensors"
+    ema, behaviour = folder / "ema.safetensors", folder / "behaviour.safetensors"
     return Checkpoint(
         state=LoopState(**state),
         weights=load_file(folder / "trainable.safetensors"),
@@ -139,6 +143,7 @@ def load_checkpoint(folder: Path) -> Checkpoint:
         optimizer=OptimizerState(optimizer_updates, moments, scaler),
         rng=load_file(folder / "rng.safetensors"),
         in_flight=folder,
+        behaviour=load_file(behaviour) if behaviour.exists() else None,
     )
 
 

@@ -26,9 +26,13 @@ class Ema:
         """Whether the average takes part in update n (counted from 0): when (n+1) % every == 0."""
         return (update + 1) % self._config.every == 0
 
-    @torch.no_grad()
     def update(self, update: int, weights: Mapping[str, Tensor]) -> None:
         """average <- decay * average + (1 - decay) * weights."""
-        decay = ema_decay(update, self._config.decay)
-        for name, average in self.weights.items():
-            average.lerp_(weights[name].float(), 1 - decay)
+        move(self.weights, weights, ema_decay(update, self._config.decay))
+
+
+@torch.no_grad()
+def move(average: Mapping[str, Tensor], weights: Mapping[str, Tensor], decay: float) -> None:
+    """average <- decay * average + (1 - decay) * weights, in place."""
+    for name, value in average.items():
+        value.lerp_(weights[name].float(), 1 - decay)

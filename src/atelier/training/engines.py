@@ -193,6 +193,8 @@ class DeepSpeedEngine:
     ) -> None:
         import deepspeed
 
+        # Or DeepSpeed compiles it, on CPUs, for a minute, where gloo sums as well.
+        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
         self._deepspeed = deepspeed
         self._trainable = trainable
         self._stage = launch.zero_stage

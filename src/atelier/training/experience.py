@@ -7,7 +7,8 @@ flight, and other work may be done meanwhile.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -53,13 +54,17 @@ class Experience:
 
 @dataclass
 class Collector:
-    """Makes experience with a policy and the rewards of a run."""
+    """Makes experience with a policy and the rewards of a run.
+
+    `sampling` is a context in which the policy has the weights that sample.
+    """
 
     config: RunConfig
     policy: Policy
     rewards: RewardSet
     world: World
     prompts: Sequence[Prompt]
+    sampling: Callable[[], AbstractContextManager[None]] = nullcontext
 
     def roll_out(self, step: int, updates_before: int, watch: Stopwatch) -> InFlight:
         """Sample this rank's images of a step; scoring begins with the first micro-batch."""
@@ -69,7 +74,7 @@ class Collector:
             samples, step, self.config, self.world.rank, self.world.size
         )
         flight = InFlight(step, updates_before, [], [], metrics)
-        with watch("rollout"):
+        with watch("rollout"), self.sampling():
             for update in updates:
                 flight.rollouts.append([self._roll_out(batch, flight) for batch in update])
         return flight
@@ -112,7 +117,7 @@ class Collector:
         one group. Returns the new rollouts alone."""
         samples = step_samples(self.prompts, flight.step, self.config, round)
         chosen, again = set(groups.tolist()), []
-        with watch("rollout"):
+        with watch("rollout"), self.sampling():
             for update in flight.rollouts:
                 for place, rollout in enumerate(update):
                     if rollout.samples[0].group_id in chosen:

@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -33,8 +32,7 @@ def write_experience(folder: Path, experience: Experience, policy: Policy, rank:
     """Write this rank's part of an experience into `folder`."""
     tensors = {f"{SCORES}{name}": value for name, value in _scores(experience.scores).items()}
     for rollout in (one for update in experience.rollouts for one in update):
-        packed = {"old_log_probs": rollout.old_log_probs, **policy.pack(rollout)}
-        for name, value in packed.items():
+        for name, value in policy.pack(rollout).items():
             tensors[f"{rollout.samples[0].index}/{name}"] = value.detach().cpu().contiguous()
     said = {
         "step": experience.step,
@@ -96,9 +94,7 @@ def _rollout(batch: MicroBatch, tensors: Mapping[str, Tensor], collector: Collec
             f"images in flight: those from sample {batch[0].index} on are missing"
         )
     device = collector.world.device
-    old = own.pop("old_log_probs").to(device)
-    record = collector.policy.unpack(batch, {name: one.to(device) for name, one in own.items()})
-    return Rollout(batch, old, np.empty((len(batch), 0, 0, 3), np.uint8), record)
+    return collector.policy.unpack(batch, {name: one.to(device) for name, one in own.items()})
 
 
 def _below(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

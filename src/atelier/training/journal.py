@@ -11,6 +11,8 @@ from atelier.tracking.events import JsonLines
 from atelier.tracking.run_directory import RunDirectory
 from atelier.training.distributed import World
 
+DRIFTS = (("ratio/mean_abs_dev", "|ratio-1|"), ("nft/velocity_gap", "drift"))
+
 
 class Journal:
     """Metrics and events of a run; ranks other than the main one write nothing."""
@@ -34,7 +36,7 @@ class Journal:
         pace = (time.monotonic() - self._started) / self._steps_here
         self.say(
             f"step {step:>4}/{steps}  reward {metrics['reward/mean']:.3f}  "
-            f"std {metrics['reward/std']:.3f}  |ratio-1| {metrics['ratio/mean_abs_dev']:.1e}  "
+            f"std {metrics['reward/std']:.3f}  {_drift(metrics)}"
             f"grad {metrics['grad_norm']:.2e}  {metrics['time/step']:.1f} s  "
             f"left {_clock(pace * (steps - step))}"
         )
@@ -62,6 +64,11 @@ class Journal:
         if self._main:
             self._metrics.close()
             self._events.close()
+
+
+def _drift(metrics: Mapping[str, float]) -> str:
+    """How far the policy has moved from the one that sampled, as its algorithm measures it."""
+    return "".join(f"{word} {metrics[name]:.1e}  " for name, word in DRIFTS if name in metrics)
 
 
 def _clock(seconds: float) -> str:

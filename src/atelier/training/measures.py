@@ -1,4 +1,4 @@
-"""Small accumulators of the loop: weighted means over ranks, and seconds by phase."""
+"""Small accumulators of the loop: weighted means over ranks, seconds by phase, peak memory."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
+import torch
 from torch import Tensor
 
 from atelier.training.distributed import World
@@ -27,6 +28,16 @@ class WeightedMeans:
         """Collective: the sums of all ranks, which are the means."""
         parts = world.gather(self._sums)
         return {name: sum(part[name] for part in parts) for name in self._sums}
+
+
+def peak_memory(device: torch.device) -> dict[str, float]:
+    """GiB that tensors of this process took on its GPU at most since the last call; on a CPU
+    nothing is known."""
+    if device.type != "cuda":
+        return {}
+    peak = torch.cuda.max_memory_allocated(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    return {"memory/peak_gib": round(peak / 2**30, 3)}
 
 
 class Stopwatch:

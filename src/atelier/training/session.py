@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 import torch
@@ -24,7 +24,7 @@ from atelier.training.checkpoint import (
     save_checkpoint,
 )
 from atelier.training.distributed import World
-from atelier.training.ema import Ema
+from atelier.training.ema import Ema, move
 from atelier.training.engines import Engine
 from atelier.training.experience import Collector, Experience
 from atelier.training.in_flight import read_experience, write_experience
@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 
 
 class Session:
-    """Steps and updates done, and the moving average. The engine owns weights and optimizer."""
+    """Steps and updates done, the moving average, and the weights that sample images where they
+    are not the trained ones. The engine owns the trained weights and the optimizer."""
 
     def __init__(self, config: RunConfig, digest: str, world: World) -> None:
         self._config = config
@@ -47,10 +48,18 @@ class Session:
         self.step = 0
         self.updates = 0
         self.ema: Ema | None = None
+        self.samples_with_trained = True
+        self._behaviour: dict[str, Tensor] | None = None
         self._restored_from: Path | None = None
 
-    def start(self, engine: Engine) -> None:
-        """Begin the average at the weights the engine starts from."""
+    def start(self, engine: Engine, keeps_behaviour: bool = False) -> None:
+        """Begin the averages at the weights the engine starts from.
+
+        Args:
+            keeps_behaviour: whether images are sampled by a slow copy of the trained weights.
+        """
+        if keeps_behaviour and self._behaviour is None:
+            self._behaviour = engine.weights()
         if self._config.train.ema.enabled and self.ema is None:
             self.ema = Ema(self._config.train.ema, engine.weights())
 
@@ -60,6 +69,12 @@ class Session:
         self._restored_from = checkpoint.in_flight
         if checkpoint.ema is not None:
             self.ema = Ema(self._config.train.ema, checkpoint.ema)
+        if checkpoint.behaviour is not None:
+            self._behaviour = dict(checkpoint.behaviour)
+            self.samples_with_trained = all(
+                torch.equal(value, checkpoint.weights[name])
+                for name, value in self._behaviour.items()
+            )
         state = checkpoint.rng.get(f"rank-{self._world.rank}")
         if state is not None:
             torch.set_rng_state(state)
@@ -81,18 +96,25 @@ class Session:
             self.ema.update(self.updates, engine.weights())
         self.updates += 1
 
-    @contextmanager
-    def averaged_weights(self, engine: Engine) -> Iterator[None]:
-        """Inside, forward passes compute with the moving average."""
-        if self.ema is None:
-            yield
+    def move_behaviour(self, engine: Engine, decay: float) -> None:
+        """Let the weights that sample follow the trained ones; `decay` of them stays. Collective.
+
+        Nothing, where images are sampled by the trained weights.
+        """
+        if self._behaviour is None:
             return
-        weights = engine.weights()
-        engine.put_weights(self.ema.weights)
-        try:
-            yield
-        finally:
-            engine.put_weights(weights)
+        move(self._behaviour, engine.weights(), decay)
+        self.samples_with_trained = decay == 0
+
+    def averaged_weights(self, engine: Engine) -> AbstractContextManager[None]:
+        """Inside, forward passes compute with the moving average."""
+        return nullcontext() if self.ema is None else _in_place(engine, self.ema.weights)
+
+    def behaviour_weights(self, engine: Engine) -> AbstractContextManager[None]:
+        """Inside, forward passes compute with the weights that sample images."""
+        if self._behaviour is None or self.samples_with_trained:
+            return nullcontext()
+        return _in_place(engine, self._behaviour)
 
     def save(self, learner: Learner, ahead: Experience | None, journal: Journal) -> Path:
         """Collective: write a checkpoint, and prove that it loads into a fresh module.
@@ -112,7 +134,7 @@ class Session:
             states = {f"rank-{rank}": value for rank, value in enumerate(rng)}
             saved = save_checkpoint(
                 folder,
-                Checkpoint(state, weights, ema, optimizer, states, in_flight),
+                Checkpoint(state, weights, ema, optimizer, states, in_flight, self._behaviour),
                 self._config.train.keep_checkpoints,
             )
             check_reload(saved, policy.fresh_module(), weights)
@@ -128,6 +150,16 @@ class Session:
             write_experience(aside, ahead, policy, self._world.rank)
         self._world.barrier()
         return aside
+
+
+@contextmanager
+def _in_place(engine: Engine, weights: Mapping[str, Tensor]) -> Iterator[None]:
+    trained = engine.weights()
+    engine.put_weights(weights)
+    try:
+        yield
+    finally:
+        engine.put_weights(trained)
 
 
 def find_checkpoint(folder: Path, digest: str, journal: Journal) -> Checkpoint | None:

@@ -22,7 +22,7 @@ from atelier.evaluation.files import write_images
 from atelier.training.distributed import World
 from atelier.training.experience import Collector, Experience, InFlight
 from atelier.training.journal import Journal
-from atelier.training.measures import Stopwatch
+from atelier.training.measures import Stopwatch, peak_memory
 from atelier.training.session import Session
 from atelier.training.updates import Learner
 
@@ -48,7 +48,8 @@ class Trainer:
             watch = Stopwatch()
             ahead, metrics = self._train_step(step, ahead, watch)
             self.session.step = step
-            self.journal.step(step, train.steps, {**metrics, **watch.seconds()})
+            used = {**watch.seconds(), **peak_memory(self.world.device)}
+            self.journal.step(step, train.steps, {**metrics, **used})
             if train.evaluate_every and step % train.evaluate_every == 0:
                 self._write_evaluation_images(step)
             if self._saves_after(step):

@@ -7,12 +7,12 @@ less and a step is the same for any number of ranks.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from atelier.algorithms.grpo import Advantages, Grpo, ratio_gap
+from atelier.algorithms.base import Advantages, Algorithm
 from atelier.config.schema import RunConfig
 from atelier.errors import Stopped
 from atelier.policies.base import Policy, Replay, Rollout
@@ -30,7 +30,7 @@ class Learner:
 
     config: RunConfig
     policy: Policy
-    algorithm: Grpo
+    algorithm: Algorithm
     engine: Engine
     session: Session
     journal: Journal
@@ -47,12 +47,16 @@ class Learner:
         """
         rollouts = experience.rollouts
         staleness = self.session.updates - experience.updates_before
+        sampled_by_trained = self.session.samples_with_trained and not staleness
         metrics = self._recompute_old_log_probs(rollouts)
         advantages = self.algorithm.advantages(experience.scores, self._distances(experience))
         for epoch in range(self.config.train.inner_epochs):
             for index, update in enumerate(rollouts):
-                fresh = not (staleness or epoch or index)
+                fresh = sampled_by_trained and not (epoch or index)
                 metrics |= self._update(experience.step, update, advantages, fresh)
+        self.session.move_behaviour(
+            self.engine, self.algorithm.behaviour_decay(experience.step - 1)
+        )
         return {**metrics, "rollout/staleness": float(staleness)}
 
     def _update(
@@ -67,49 +71,50 @@ class Learner:
         rows = [torch.tensor([one.index for one in rollout.samples]) for rollout in rollouts]
         kept = sum(self.world.gather(sum(int(advantages.kept[row].sum()) for row in rows)))
         means = WeightedMeans()
-        log_ratios = []
+        drifts = []
         calls = [(i, actions) for i, parts in enumerate(slices) for actions in parts]
         for number, (i, actions) in enumerate(calls):
             rollout, row = rollouts[i], rows[i]
-            old = rollout.old_log_probs[:, actions]
+            old = None if rollout.old_log_probs is None else rollout.old_log_probs[:, actions]
             # The share of one action of one sample in the mean over all kept ones, on all ranks.
-            share = max(kept, 1) * rollout.old_log_probs.shape[1]
-            weight = advantages.kept[row].to(old.device).float() / share
+            share = max(kept, 1) * rollout.actions
+            weight = (advantages.kept[row].float() / share).to(self.world.device)
             last = number == len(calls) - 1
             with self.engine.accumulate(last):
                 replay = self.policy.replay(
                     self.engine.module, rollout, actions, self.algorithm.kl_in_loss
                 )
-                terms = self.algorithm.loss(replay, old, advantages.of(row, actions).to(old.device))
+                relative = advantages.of(row, actions).to(self.world.device)
+                terms = self.algorithm.loss(replay, old, relative)
                 self.engine.backward((terms.loss * weight[:, None]).sum(), last)
             means.add(terms.metrics, weight)
-            log_ratios.append(terms.metrics["log_ratio"].flatten().cpu())
-        gathered = torch.cat(self.world.gather(torch.cat(log_ratios)))
+            drifts.append(terms.drift.detach().flatten().cpu())
+        drift = torch.cat(self.world.gather(torch.cat(drifts)))
         if fresh:
-            self._replay_gate(step, gathered)
+            self._replay_gate(step, drift)
         gradient_norm = self.engine.step()
         self.session.after_update(self.engine)
         return {
             **means.over(self.world),
-            "log_ratio/std": float(gathered.std(correction=0)),
-            "ratio/mean_abs_dev": ratio_gap(gathered, torch.zeros_like(gathered))["mean"],
+            **self.algorithm.drift_metrics(drift),
             "grad_norm": gradient_norm,
         }
 
-    def _replay_gate(self, step: int, log_ratio: Tensor) -> None:
-        """Before a step's first update the weights are the rollout's: its ratio must be 1.
+    def _replay_gate(self, step: int, drift: Tensor) -> None:
+        """Before a step's first update the weights are the rollout's, and nothing has drifted.
 
-        A larger gap means that rollout and replay compute different things, and clipping then
-        acts on noise.
+        A gap means that rollout and replay compute different things: a loss would act on noise.
         """
-        gap = ratio_gap(log_ratio, torch.zeros_like(log_ratio))
+        algorithm = self.algorithm
+        gap = algorithm.gap(drift)
         if self.session.first_step_of_this_life(step):
             self.journal.event("replay_gate", step, **gap)
-        limit = self.config.train.replay_gate * min(self.algorithm.clip_range)
+        limit = self.config.train.replay_gate * algorithm.gap_scale
         if gap["mean"] > limit:
             raise Stopped(
-                f"step {step}: the replayed rollout has a mean |ratio-1| of {gap['mean']:.2e}, "
-                f"above train.replay_gate x the clip range = {limit:.2e}. Likely causes: a "
+                f"step {step}: the replayed rollout has a mean {algorithm.gap_name} of "
+                f"{gap['mean']:.2e}, above train.replay_gate x {algorithm.gap_unit} = "
+                f"{limit:.2e}. Likely causes: a "
                 "16-bit policy.dtype (set rollout.old_log_prob=recompute), or weights changed "
                 "between rollout and replay. No weight was changed by this step"
             )
@@ -123,12 +128,11 @@ class Learner:
         gaps = []
         for update in rollouts:
             for index, rollout in enumerate(update):
-                parts = [one.log_prob for one in self._replays(rollout, with_reference=False)]
-                recomputed = torch.cat(parts, dim=1)
-                gaps.append((recomputed - rollout.old_log_probs).flatten().cpu())
-                update[index] = Rollout(rollout.samples, recomputed, rollout.images, rollout.record)
-        everywhere = torch.cat(self.world.gather(torch.cat(gaps)))
-        gap = ratio_gap(everywhere, torch.zeros_like(everywhere))
+                replays = self._replays(rollout, with_reference=False)
+                recomputed = torch.cat([_log_prob(one.log_prob) for one in replays], dim=1)
+                gaps.append((recomputed - _log_prob(rollout.old_log_probs)).flatten().cpu())
+                update[index] = replace(rollout, old_log_probs=recomputed)
+        gap = self.algorithm.gap(torch.cat(self.world.gather(torch.cat(gaps))))
         return {f"ratio/rollout_gap_{name}": value for name, value in gap.items()}
 
     def _distances(self, experience: Experience) -> Tensor | None:
@@ -150,3 +154,9 @@ class Learner:
                 self.policy.replay(self.policy.module, rollout, actions, with_reference)
                 for actions in self.policy.action_slices(rollout)
             ]
+
+
+def _log_prob(known: Tensor | None) -> Tensor:
+    if known is None:
+        raise ValueError("rollout.old_log_prob recompute: these actions have no probability")
+    return known

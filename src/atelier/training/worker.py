@@ -6,11 +6,12 @@ import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import torch
 
-from atelier.algorithms.grpo import ALGORITHMS
+from atelier.algorithms.registry import make_algorithm
 from atelier.config.digest import digest, stage_digest
 from atelier.config.plan import plan
 from atelier.config.resolve import load_stage_config
@@ -60,7 +61,7 @@ def _train(config: RunConfig, run: RunDirectory, world: World) -> None:
         world.rank,
         prompts=[one.text for one in (*train_prompts, *heldout_prompts)],
     )
-    algorithm = ALGORITHMS[config.algorithm.name](config)
+    algorithm = make_algorithm(config)
     if algorithm.needs_reference:
         if config.algorithm.kl not in policy.kl_forms:
             raise PlanError(f"algorithm.kl: {config.algorithm.kl} is not defined for this policy")
@@ -88,10 +89,11 @@ def _train(config: RunConfig, run: RunDirectory, world: World) -> None:
         torch.manual_seed(config.train.seed)
         journal.cut_back(0, 0)
         journal.event("started", 0, ranks=world.size, device=world.device.type)
-    session.start(engine)
+    session.start(engine, algorithm.keeps_behaviour)
     with build(config.rewards, read_urls(run.train)) as rewards:
         rewards.preflight()
-        collector = Collector(config, policy, rewards, world, train_prompts)
+        sampling = partial(session.behaviour_weights, engine)
+        collector = Collector(config, policy, rewards, world, train_prompts, sampling)
         learner = Learner(config, policy, algorithm, engine, session, journal, world)
         trainer = Trainer(config, collector, learner, session, journal, world, heldout_prompts)
         trainer.run()

@@ -1,16 +1,13 @@
-"""Stable Diffusion 3 as a flow policy: an action is a denoising transition inside the window.
+"""Stable Diffusion 3 as a flow policy.
 
-Works for every pipeline of the real classes, the embedded tiny one and SD3.5-Medium alike.
-Latents, transitions, log-probs and trained parameters are float32; the transformer computes in
-`policy.dtype` under autocast, in the rollout and in the replay alike. A stored rollout holds the
-latents at the window's steps (W + 1 tensors) and their schedule, never a timestep to look a sigma
-up from.
+Works for every pipeline of the real classes, the embedded tiny one and SD3.5-Medium alike. The
+transformer computes in `policy.dtype` under autocast, in the rollout and in the replay alike.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -20,15 +17,9 @@ from diffusers import StableDiffusion3Pipeline
 from torch import Tensor, nn
 
 from atelier.config.image_size import latent_side
-from atelier.config.log_probs import log_prob_name
 from atelier.config.schema import EvaluationConfig, PolicyConfig, RolloutConfig
 from atelier.data.keys import key
-from atelier.dynamics.log_probs import LOG_PROBS
-from atelier.dynamics.transitions import TRANSITIONS, Transition, ode, sample
-from atelier.dynamics.windows import draw_window
-from atelier.policies.base import Replay, Rollout, Sample
-from atelier.policies.flow_parts import merged, parts_by_window, step_indices
-from atelier.policies.flow_schedules import Schedules, Solver
+from atelier.policies.flow.policy import FlowPolicy
 from atelier.policies.sd3.conditions import NO_PROMPT, Conditions, PromptEncoder
 from atelier.policies.sd3.decoder import ImageDecoder
 from atelier.policies.sd3.loading import load_image_parts, locate
@@ -38,10 +29,8 @@ from atelier.policies.sd3.prompts import prompt_encoder
 AUTOCAST_DTYPES = {"float32": None, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
-class SD3Policy:
+class SD3Policy(FlowPolicy):
     """A StableDiffusion3Pipeline that rolls out, replays and generates (policies.base.Policy)."""
-
-    kl_forms = frozenset({"latent_mean", "velocity"})
 
     def __init__(
         self,
@@ -54,22 +43,15 @@ class SD3Policy:
         device: torch.device,
         rank: int = 0,
     ) -> None:
+        super().__init__(rollout, evaluation, pipeline.scheduler, seed, rank, device)
         self._policy = policy
-        self._rollout = rollout
-        self._evaluation = evaluation
         self._seed = seed
-        self._rank = rank
-        self.device = device
         self._encoder = encoder
         self._base = pipeline.transformer
         self._decoder = ImageDecoder(pipeline.vae, policy.vae, device)
         self._latent_side = latent_side(policy.resolution, self._base.config, pipeline.vae.config)
         self.module: nn.Module = self._make_module().to(device)
         self._reference: nn.Module | None = None
-        self._step = 0
-        self._schedules = Schedules(pipeline.scheduler, rollout, device)
-        self._kernel = TRANSITIONS[rollout.dynamics]
-        self._log_prob = LOG_PROBS[log_prob_name(rollout)]
 
     @classmethod
     def load(
@@ -134,142 +116,20 @@ class SD3Policy:
         finally:
             self._base.enable_adapters()
 
-    def _reference_velocity(
-        self, module: nn.Module, x: Tensor, timestep: Tensor, conditions: Conditions, scale: float
+    def reference_velocity(
+        self,
+        module: nn.Module,
+        x: Tensor,
+        timestep: Tensor,
+        conditions: Conditions,
+        guidance: float,
     ) -> Tensor:
         frozen = self._reference
         context: AbstractContextManager[None] = nullcontext() if frozen else self._adapter_off()
         with torch.no_grad(), context:
-            return self._velocity(frozen or module, x, timestep, conditions, scale)
+            return self.velocity(frozen or module, x, timestep, conditions, guidance)
 
-    # Rollout and replay ----------------------------------------------------------------------
-
-    def begin_step(self, step: int) -> Mapping[str, float]:
-        self._step = step
-        window = self._window(group=0)  # of another scope than step: the first of them
-        return {"window/start": window.start, "window/size": len(window)}
-
-    def _window(self, group: int) -> range:
-        config = self._rollout
-        where = (config.num_inference_steps, self._seed, self._step, group, self._rank)
-        return draw_window(config.window, *where)
-
-    def _key(self, sample: Sample) -> int:
-        again = (sample.round,) if sample.round else ()
-        return key("rollout", self._seed, self._step, sample.index, *again)
-
-    @torch.no_grad()
-    def rollout(self, module: nn.Module, samples: Sequence[Sample]) -> Rollout:
-        config = self._rollout
-        parts = parts_by_window([self._window(one.group_id) for one in samples])
-        actions = len(parts[0].window)
-        schedule = self._schedules.rollout(parts[0].window)
-        conditions = self._encoder.encode([one.prompt.text for one in samples])
-        noise = self.noise([self._key(one) for one in samples], 1 + actions)
-        x, draws = noise[:, 0], noise[:, 1:]
-        latents = x.new_empty(len(samples), actions + 1, *x.shape[1:])
-        log_probs = x.new_empty(len(samples), actions)
-        solver = Solver(schedule)
-        for index, step in enumerate(schedule.steps):
-            timestep = schedule.timesteps[index]
-            velocity = self._velocity(module, x, timestep, conditions, config.guidance_scale)
-            following = solver.next(index, x, velocity)
-            for rows, window in parts:
-                if index not in window:
-                    continue
-                action = index - window.start
-                transition = self._kernel(x[rows], velocity[rows], step, config.noise_level)
-                drawn = draws[rows, action]
-                following[rows] = sample(transition, drawn)
-                log_probs[rows, action] = self._log_prob.function(
-                    following[rows], transition, drawn
-                )
-                latents[rows, action], latents[rows, action + 1] = x[rows], following[rows]
-            x = following
-        return Rollout(
-            samples=samples,
-            old_log_probs=log_probs,
-            images=self.decode(x),
-            record={
-                "latents": latents,
-                "noise": draws,
-                "parts": parts,
-                "schedule": schedule,
-                "conditions": conditions,
-            },
-        )
-
-    def action_slices(self, rollout: Rollout) -> Iterator[slice]:
-        for action in range(rollout.old_log_probs.shape[1]):
-            yield slice(action, action + 1)
-
-    def replay(
-        self, module: nn.Module, rollout: Rollout, actions: slice, with_reference: bool
-    ) -> Replay:
-        record, action, noise_level = rollout.record, actions.start, self._rollout.noise_level
-        schedule, parts = record["schedule"], record["parts"]
-        x, x_next = record["latents"][:, action], record["latents"][:, action + 1]
-        timesteps = schedule.timesteps[step_indices(parts, action)]
-        inputs = (x, timesteps, record["conditions"], self._rollout.guidance_scale)
-        velocity = self._velocity(module, *inputs)
-        reference = self._reference_velocity(module, *inputs) if with_reference else None
-        replays = []
-        for rows, window in parts:
-            step = schedule.steps[window.start + action]
-            transition = self._kernel(x[rows], velocity[rows], step, noise_level)
-            drawn = record["noise"][rows, action]
-            log_prob = self._log_prob.function(x_next[rows], transition, drawn)[:, None]
-            weight = None
-            if self._log_prob.by_length:
-                weight = torch.full_like(log_prob, 1 / -step.dt)
-            statistics: dict[str, Tensor] = {}
-            if reference is not None:
-                fixed = self._kernel(x[rows], reference[rows], step, noise_level)
-                statistics = _kl_statistics(velocity[rows], transition, reference[rows], fixed)
-            replays.append(Replay(log_prob, statistics, weight))
-        return merged(replays, parts)
-
-    def pack(self, rollout: Rollout) -> Mapping[str, Tensor]:
-        record = rollout.record
-        starts = torch.empty(len(rollout.samples), dtype=torch.int64)
-        for rows, window in record["parts"]:
-            starts[rows] = window.start
-        return {"latents": record["latents"], "noise": record["noise"], "starts": starts}
-
-    def unpack(self, samples: Sequence[Sample], tensors: Mapping[str, Tensor]) -> Mapping[str, Any]:
-        actions = tensors["noise"].shape[1]
-        parts = parts_by_window([range(one, one + actions) for one in tensors["starts"].tolist()])
-        return {
-            "latents": tensors["latents"],
-            "noise": tensors["noise"],
-            "parts": parts,
-            "schedule": self._schedules.rollout(parts[0].window),
-            "conditions": self._encoder.encode([one.prompt.text for one in samples]),
-        }
-
-    # Images ----------------------------------------------------------------------------------
-
-    def generate(
-        self, module: nn.Module, prompts: Sequence[str], noise_keys: Sequence[int]
-    ) -> np.ndarray:
-        """Deterministic images from fixed noise, what the plain pipeline makes of those latents."""
-        config = self._evaluation
-        batches = []
-        for start in range(0, len(prompts), config.micro_batch_size):
-            chunk = slice(start, start + config.micro_batch_size)
-            latents = self.noise(noise_keys[chunk], 1)[:, 0]
-            batches.append(self.generate_from(module, prompts[chunk], latents))
-        return np.concatenate(batches)
-
-    @torch.no_grad()
-    def generate_from(self, module: nn.Module, prompts: Sequence[str], x: Tensor) -> np.ndarray:
-        """Images uint8 [B, H, W, 3] from initial latents [B, C, h, w] by the Euler ODE."""
-        config = self._evaluation
-        conditions = self._encoder.encode(prompts)
-        schedule = self._schedules.of_scheduler(config.num_inference_steps)
-        for step, timestep in zip(schedule.steps, schedule.timesteps, strict=True):
-            x = ode(x, self._velocity(module, x, timestep, conditions, config.guidance_scale), step)
-        return self.decode(x)
+    # Latents and images ----------------------------------------------------------------------
 
     def decode(self, latents: Tensor) -> np.ndarray:
         """Latents [B, C, h, w] to images uint8 [B, H, W, 3], for rewards and evaluation alike."""
@@ -284,23 +144,26 @@ class SD3Policy:
 
     # The model -------------------------------------------------------------------------------
 
-    def _velocity(
+    def encode(self, prompts: Sequence[str]) -> Conditions:
+        return self._encoder.encode(prompts)
+
+    def velocity(
         self,
         module: nn.Module,
         x: Tensor,
         timestep: Tensor,
         conditions: Conditions,
-        guidance_scale: float,
+        guidance: float,
     ) -> Tensor:
         """Predicted velocity, float32 [B, C, h, w]; guidance keeps gradients in both branches."""
         timestep = timestep.expand(len(x))
-        if guidance_scale == 1:
+        if guidance == 1:
             return self._forward(module, x, timestep, conditions)
         unconditional = self._encoder.encode([NO_PROMPT] * len(x))
         twice = (torch.cat([x, x]), torch.cat([timestep, timestep]))
         both = self._forward(module, *twice, conditions.after(unconditional))
         without, with_prompt = both.chunk(2)
-        return without + guidance_scale * (with_prompt - without)
+        return without + guidance * (with_prompt - without)
 
     def _forward(
         self, module: nn.Module, x: Tensor, timestep: Tensor, conditions: Conditions
@@ -315,16 +178,3 @@ class SD3Policy:
                 return_dict=False,
             )
         return output[0].float()
-
-
-def _kl_statistics(
-    velocity: Tensor, transition: Transition, reference: Tensor, reference_transition: Transition
-) -> dict[str, Tensor]:
-    """Statistics of one action, with the action dimension second."""
-    return {
-        "velocity": velocity[:, None],
-        "reference_velocity": reference[:, None],
-        "mean": transition.mean[:, None],
-        "reference_mean": reference_transition.mean[:, None],
-        "kl_std": torch.full((1, 1), transition.kl_std, device=velocity.device),
-    }

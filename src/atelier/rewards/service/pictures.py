@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 from atelier.rewards.base import ScoreBatch
 from atelier.rewards.service.protocol import Item
@@ -123,6 +123,8 @@ def _open(text: str, key: tuple[int, str]) -> Image.Image:
         return Image.open(io.BytesIO(data), formats=["PNG"])
     except binascii.Error as error:
         raise PictureError("bad_image", f"items[{key[0]}].{key[1]}: no base64: {error}") from error
+    except UnidentifiedImageError as error:  # its words hold an address in memory
+        raise PictureError("bad_image", f"items[{key[0]}].{key[1]}: no PNG") from error
     except Image.DecompressionBombError as error:
         raise PictureError("too_many_pixels", f"items[{key[0]}].{key[1]}: {error}") from error
     except Exception as error:  # as in to_batch

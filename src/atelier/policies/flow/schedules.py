@@ -40,6 +40,10 @@ class Schedules:
         """Of a rollout that is stochastic inside `window`."""
         return self._of_rollout(None if self._config.tail is None else window.stop)
 
+    def deterministic(self) -> Schedule:
+        """Of a rollout without stochastic steps."""
+        return self._of_rollout(0 if self._config.solver == "dpm_solver" else None)
+
     def _of_scheduler(self, num_steps: int) -> Schedule:
         """Of the pipeline's own scheduler: evaluation always, rollouts by default."""
         scheduler = copy.deepcopy(self._scheduler)
@@ -55,8 +59,10 @@ class Schedules:
         else:
             sigmas, shift = linear_shift(config.num_inference_steps, config.shift), config.shift
             whole = self._schedule(sigmas)
-        if tail is None or config.tail is None:
+        if tail is None:
             return whole
+        if config.tail is None:
+            return Schedule(whole.steps, whole.timesteps, tail)
         return self._schedule(compressed(sigmas, tail - 1, config.tail, shift), tail)
 
     def _schedule(self, sigmas: list[float], tail: int | None = None) -> Schedule:

@@ -61,7 +61,7 @@ def merged(replays: Sequence[Replay], parts: Sequence[Part]) -> Replay:
     names = replays[0].statistics
     weights = [one.weight for one in replays if one.weight is not None]
     return Replay(
-        join([one.log_prob for one in replays]),
+        join([one.log_prob for one in replays if one.log_prob is not None]),
         {name: join([one.statistics[name] for one in replays]) for name in names},
         join(weights) if weights else None,
     )

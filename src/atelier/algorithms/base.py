@@ -1,0 +1,138 @@
+"""What the loop asks of an algorithm: advantages of rewards, and a loss of replayed actions.
+
+The same algorithms serve flow policies and token policies: what differs lies in the policy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from atelier.algorithms.kl import Statistics
+
+
+class Replayed(Protocol):
+    """What a policy's replay offers a loss."""
+
+    @property
+    def log_prob(self) -> Tensor | None: ...  # [B, A]
+
+    @property
+    def statistics(self) -> Statistics: ...  # [B, A, ...]
+
+    @property
+    def weight(self) -> Tensor | None: ...  # [B, A]
+
+
+class Scored(Protocol):
+    """The rewards of a step's N samples, in the order of their indices."""
+
+    @property
+    def total(self) -> Tensor: ...  # [N], weighted sum
+
+    @property
+    def values(self) -> Mapping[str, Tensor]: ...  # [N] each reward, NaN where missing
+
+    @property
+    def group_ids(self) -> Tensor: ...  # [N]
+
+    @property
+    def valid(self) -> Tensor: ...  # [N]
+
+
+@dataclass(frozen=True)
+class Advantages:
+    """values [N, A], or [N, 1] where all actions share them; kept [N]: who is trained on."""
+
+    values: Tensor
+    kept: Tensor
+
+    def of(self, rows: Tensor, actions: slice) -> Tensor:
+        """Those of some samples' actions: [B, n] or [B, 1]."""
+        values = self.values[rows]
+        return values if values.shape[1] == 1 else values[:, actions]
+
+
+@dataclass(frozen=True)
+class LossTerms:
+    """Of replayed actions [B, A].
+
+    Attributes:
+        loss: differentiated after weighting.
+        drift: how far what is trained has moved from what sampled; 0 where it is the same.
+        metrics: detached, to be averaged.
+    """
+
+    loss: Tensor
+    drift: Tensor
+    metrics: dict[str, Tensor]
+
+
+class Algorithm(Protocol):
+    """The algorithm of a run."""
+
+    gap_name: str
+    """What `gap` measures, in words."""
+
+    gap_unit: str
+    """What a gap is compared with, in words."""
+
+    @property
+    def gap_scale(self) -> float:
+        """What a gap is compared with."""
+        ...
+
+    @property
+    def needs_reference(self) -> bool: ...
+
+    @property
+    def kl_in_loss(self) -> bool: ...
+
+    @property
+    def kl_in_reward(self) -> bool: ...
+
+    def kl(self, replay: Replayed) -> Tensor:
+        """Distance of replayed actions to the reference: [B, A]."""
+        ...
+
+    def advantages(self, scored: Scored, distances: Tensor | None = None) -> Advantages:
+        """Of the whole step's samples, clamped.
+
+        Args:
+            distances: to the reference, of every action [N, A], where rewards take it into account.
+        """
+        ...
+
+    def loss(self, replay: Replayed, old_log_prob: Tensor | None, advantages: Tensor) -> LossTerms:
+        """Of replayed actions. old_log_prob [B, A], from when they were sampled, if they have any;
+        advantages [B, A] or [B, 1]."""
+        ...
+
+    def gap(self, drift: Tensor) -> dict[str, float]:
+        """Mean, 99th percentile and maximum of the drift of many actions, in its unit."""
+        ...
+
+    def drift_metrics(self, drift: Tensor) -> dict[str, float]:
+        """What the curves show of it."""
+        ...
+
+    @property
+    def keeps_behaviour(self) -> bool:
+        """Whether images are sampled by a policy of its own, a slow copy of the trained one."""
+        ...
+
+    def behaviour_decay(self, step: int) -> float:
+        """How much of that policy stays after a training step, counted from 0."""
+        ...
+
+
+def spread(values: Tensor) -> dict[str, float]:
+    """Mean, 99th percentile and maximum."""
+    return {
+        "mean": float(values.mean()),
+        "p99": float(values.quantile(0.99)),
+        "max": float(values.max()),
+    }

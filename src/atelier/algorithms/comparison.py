@@ -1,0 +1,61 @@
+"""From a step's rewards to advantages, as a run's configuration has it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from atelier.algorithms.advantages import (
+    each_reward_advantages,
+    extremes,
+    group_advantages,
+    whitened,
+)
+from atelier.algorithms.base import Advantages, Scored
+from atelier.config.schema import AlgorithmConfig, RunConfig
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Compares the images of a group.
+
+    Attributes:
+        reward_weights: by name, for advantages that are made of each reward on its own.
+    """
+
+    config: AlgorithmConfig
+    reward_weights: Mapping[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, config: RunConfig) -> Comparison:
+        weights = {name: section.weight for name, section in config.rewards.sections().items()}
+        return cls(config.algorithm, weights)
+
+    def advantages(self, scored: Scored, penalties: Tensor | None = None) -> Advantages:
+        """Advantages of the whole step's samples, clamped to +-advantage_clip.
+
+        Args:
+            penalties: [N, A], taken off an action's reward; every action is then compared with
+                the same action of its group.
+        """
+        config = self.config
+        if penalties is None:
+            values = self._relative(scored, scored.total)[:, None]
+        else:
+            penalised = scored.total[:, None] - penalties
+            values = torch.stack([self._relative(scored, one) for one in penalised.T], dim=1)
+        kept = scored.valid
+        if config.keep_extremes is not None:
+            kept = extremes(values.mean(1), scored.group_ids, scored.valid, config.keep_extremes)
+        return Advantages(values.clamp(-config.advantage_clip, config.advantage_clip), kept)
+
+    def _relative(self, scored: Scored, total: Tensor) -> Tensor:
+        config, where = self.config, (scored.group_ids, scored.valid)
+        how = (config.advantage_std, config.advantage_trim)
+        if config.advantage_from == "total":
+            return group_advantages(total, *where, *how)
+        weighed = each_reward_advantages(scored.values, self.reward_weights, *where, *how)
+        return whitened(weighed, scored.valid) if config.advantage_from == "gdpo" else weighed

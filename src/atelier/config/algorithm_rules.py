@@ -1,0 +1,76 @@
+"""Which settings of an algorithm, and of the rollouts it learns from, exclude each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from atelier.config.schema import NftConfig, RunConfig
+
+Rejections = Iterator[tuple[str, str]]
+
+
+def algorithm_rejections(config: RunConfig) -> Rejections:
+    """Field and reason of every setting of the algorithm that cannot work with the others."""
+    if config.algorithm.name == "nft":
+        yield from _nft_rejections(config)
+    else:
+        yield from _grpo_rejections(config)
+    algorithm = config.algorithm
+    if algorithm.keep_extremes and algorithm.keep_extremes >= config.rollout.group_size:
+        yield (
+            "algorithm.keep_extremes",
+            f"{algorithm.keep_extremes} keeps every image of a group of "
+            f"{config.rollout.group_size} (rollout.group_size); use fewer, or null",
+        )
+
+
+def _grpo_rejections(config: RunConfig) -> Rejections:
+    algorithm, rollout = config.algorithm, config.rollout
+    if rollout.dynamics == "ode":
+        yield (
+            "rollout.dynamics",
+            "ode has no probabilities for algorithm.name flow_grpo to compare; use cps or "
+            "flow_sde, or algorithm.name nft",
+        )
+    elif rollout.solver != "euler":
+        yield (
+            "rollout.solver",
+            f"{rollout.solver} takes the steps of rollout.dynamics ode; behind a window "
+            "rollout.tail uses it",
+        )
+    if algorithm.beta > 0 and algorithm.kl == "k3":
+        yield "algorithm.kl", "k3 is for token policies; sd3 has latent_mean and velocity"
+    if algorithm.kl_placement == "reward" and algorithm.advantage_from != "total":
+        yield (
+            "algorithm.kl_placement",
+            "the KL is taken off the sum of the rewards; use algorithm.advantage_from total",
+        )
+    if algorithm.nft != NftConfig():
+        yield "algorithm.nft", "is for algorithm.name nft, and does nothing with flow_grpo"
+
+
+def _nft_rejections(config: RunConfig) -> Rejections:
+    algorithm, rollout = config.algorithm, config.rollout
+    if rollout.dynamics != "ode":
+        yield (
+            "rollout.dynamics",
+            f"{rollout.dynamics}: algorithm.name nft learns from images of a deterministic "
+            "rollout; use ode",
+        )
+    for name in ("log_prob", "tail"):
+        if getattr(rollout, name) is not None:
+            yield f"rollout.{name}", "is for stochastic steps, which algorithm.name nft has not"
+    if rollout.old_log_prob == "recompute":
+        yield "rollout.old_log_prob", "algorithm.name nft has no log-probs to recompute"
+    if rollout.shared_start:
+        yield (
+            "rollout.shared_start",
+            "without stochastic steps all images of a group would be the same one",
+        )
+    for name in ("clip_range", "clip_range_high"):
+        if getattr(algorithm, name) is not None:
+            yield f"algorithm.{name}", "algorithm.name nft has no ratio to clip"
+    if algorithm.beta > 0 and algorithm.kl != "velocity":
+        yield "algorithm.kl", f"{algorithm.kl}: algorithm.name nft has velocity"
+    if algorithm.kl_placement == "reward":
+        yield "algorithm.kl_placement", "algorithm.name nft adds the KL to the loss; use loss"

@@ -1,0 +1,1 @@
+"""What policies that denoise have in common, whatever model predicts their velocity."""

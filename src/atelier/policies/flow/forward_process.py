@@ -1,0 +1,110 @@
+"""Actions that are noise levels: finished images are noised again and denoised in one step.
+
+The rollout is deterministic. What it leaves is the clean latent, and the velocity that the policy
+which sampled it predicts at each level: computed while that policy is in place, so that a replay
+needs the trained one alone. A level's noise is drawn anew from its key and not stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from atelier.config.schema import RolloutConfig
+from atelier.dynamics.transitions import noised
+from atelier.policies.base import Replay, Rollout, Sample, scored_rollout
+from atelier.policies.flow.draws import Draws
+from atelier.policies.flow.model import FlowModel
+from atelier.policies.flow.schedules import Schedules, Solver
+
+
+class ForwardProcess:
+    """See policies.base.Policy for what the methods do."""
+
+    kl_forms = frozenset({"velocity"})
+
+    def __init__(
+        self, model: FlowModel, config: RolloutConfig, schedules: Schedules, seed: int
+    ) -> None:
+        self._model = model
+        self._config = config
+        self._schedule = schedules.deterministic()
+        self._draws = Draws(seed, 0)
+
+    def begin_step(self, step: int) -> Mapping[str, float]:
+        self._draws = Draws(self._draws.seed, step)
+        return {}
+
+    @torch.no_grad()
+    def rollout(self, module: nn.Module, samples: Sequence[Sample]) -> Rollout:
+        model, draws, schedule = self._model, self._draws, self._schedule
+        conditions = model.encode([one.prompt.text for one in samples])
+        x = model.noise([draws.noise(one) for one in samples])[:, 0]
+        solver = Solver(schedule)
+        for index, timestep in enumerate(schedule.timesteps):
+            velocity = model.velocity(module, x, timestep, conditions, self._config.guidance_scale)
+            x = solver.next(index, x, velocity)
+        actions = self._config.trained_levels
+        levels = [draws.levels(one, actions, len(schedule.steps)) for one in samples]
+        record = {
+            "clean": x,
+            "levels": torch.tensor(levels),
+            "draws": draws,
+            "conditions": conditions,
+        }
+        rollout = Rollout(samples, actions, None, model.decode(x), record)
+        sampled = [self._velocity(module, rollout, action) for action in range(actions)]
+        record["behaviour_velocity"] = torch.stack(sampled, dim=1)
+        return rollout
+
+    def action_slices(self, rollout: Rollout) -> Iterator[slice]:
+        for action in range(rollout.actions):
+            yield slice(action, action + 1)
+
+    def replay(
+        self, module: nn.Module, rollout: Rollout, actions: slice, with_reference: bool
+    ) -> Replay:
+        action, record = actions.start, rollout.record
+        noisy, level, timestep = self._noised(rollout, action)
+        inputs = (noisy, timestep, record["conditions"], self._config.guidance_scale)
+        statistics = {
+            "velocity": self._model.velocity(module, *inputs),
+            "behaviour_velocity": record["behaviour_velocity"][:, action],
+            "clean": record["clean"],
+            "noisy": noisy,
+            "level": level,
+        }
+        if with_reference:
+            statistics["reference_velocity"] = self._model.reference_velocity(module, *inputs)
+        return Replay(None, {name: value[:, None] for name, value in statistics.items()})
+
+    def _velocity(self, module: nn.Module, rollout: Rollout, action: int) -> Tensor:
+        noisy, _, timestep = self._noised(rollout, action)
+        conditions, guidance = rollout.record["conditions"], self._config.guidance_scale
+        return self._model.velocity(module, noisy, timestep, conditions, guidance)
+
+    def _noised(self, rollout: Rollout, action: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Latents at each sample's level of an action, the level [B], the model's name for it."""
+        clean, draws = rollout.record["clean"], rollout.record["draws"]
+        indices = rollout.record["levels"][:, action].tolist()
+        samples = zip(rollout.samples, indices, strict=True)
+        noise = self._model.noise([draws.renoising(one, index) for one, index in samples])[:, 0]
+        sigmas = [self._schedule.steps[index].sigma for index in indices]
+        level = torch.tensor(sigmas, device=clean.device)
+        return noised(clean, noise, level), level, self._schedule.timesteps[indices]
+
+    def pack(self, rollout: Rollout) -> Mapping[str, Tensor]:
+        kept = {name: rollout.record[name] for name in ("clean", "levels", "behaviour_velocity")}
+        return {**kept, "step": torch.tensor([rollout.record["draws"].step])}
+
+    def unpack(self, samples: Sequence[Sample], tensors: Mapping[str, Tensor]) -> Rollout:
+        record = {
+            "clean": tensors["clean"],
+            "levels": tensors["levels"],
+            "behaviour_velocity": tensors["behaviour_velocity"],
+            "draws": Draws(self._draws.seed, int(tensors["step"])),
+            "conditions": self._model.encode([one.prompt.text for one in samples]),
+        }
+        return scored_rollout(samples, tensors["levels"].shape[1], None, record)

@@ -1,0 +1,36 @@
+"""What a denoising model has to offer so that images can be sampled and trained on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from torch import Tensor, nn
+
+
+class FlowModel(Protocol):
+    """Predicts velocities of latents [B, ...], float32. Conditions are a prompt's embeddings, as
+    `encode` makes them; nobody else looks inside."""
+
+    def encode(self, prompts: Sequence[str]) -> Any: ...
+
+    def velocity(
+        self, module: nn.Module, x: Tensor, timestep: Tensor, conditions: Any, guidance: float
+    ) -> Tensor:
+        """Of `module`, the trained one or what an engine wraps it in. timestep [B] or [1]."""
+        ...
+
+    def reference_velocity(
+        self, module: nn.Module, x: Tensor, timestep: Tensor, conditions: Any, guidance: float
+    ) -> Tensor:
+        """Of the policy before training, without gradients."""
+        ...
+
+    def noise(self, keys: Sequence[int], draws: int = 1) -> Tensor:
+        """Standard normal [B, draws, ...], a function of the keys alone."""
+        ...
+
+    def decode(self, latents: Tensor) -> np.ndarray:
+        """Images uint8 [B, H, W, 3]."""
+        ...

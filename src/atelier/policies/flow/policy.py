@@ -1,0 +1,112 @@
+"""A denoising model as a policy: what it acts by is chosen by rollout.dynamics.
+
+Latents, transitions, log-probs and trained parameters are float32.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from atelier.config.schema import EvaluationConfig, RolloutConfig
+from atelier.dynamics.transitions import ode
+from atelier.policies.base import Replay, Rollout, Sample
+from atelier.policies.flow.forward_process import ForwardProcess
+from atelier.policies.flow.schedules import Schedules
+from atelier.policies.flow.stochastic_steps import StochasticSteps
+
+
+class FlowPolicy(ABC):
+    """policies.base.Policy for everything that is a policies.flow.model.FlowModel."""
+
+    def __init__(
+        self,
+        rollout: RolloutConfig,
+        evaluation: EvaluationConfig,
+        scheduler: Any,
+        seed: int,
+        rank: int,
+        device: torch.device,
+    ) -> None:
+        self.device = device
+        self._evaluation = evaluation
+        self._schedules = Schedules(scheduler, rollout, device)
+        self._actions: ForwardProcess | StochasticSteps
+        if rollout.dynamics == "ode":
+            self._actions = ForwardProcess(self, rollout, self._schedules, seed)
+        else:
+            self._actions = StochasticSteps(self, rollout, self._schedules, seed, rank)
+        self.kl_forms = self._actions.kl_forms
+
+    # The model, see FlowModel --------------------------------------------------------------------
+
+    @abstractmethod
+    def encode(self, prompts: Sequence[str]) -> Any: ...
+
+    @abstractmethod
+    def velocity(
+        self, module: nn.Module, x: Tensor, timestep: Tensor, conditions: Any, guidance: float
+    ) -> Tensor: ...
+
+    @abstractmethod
+    def reference_velocity(
+        self, module: nn.Module, x: Tensor, timestep: Tensor, conditions: Any, guidance: float
+    ) -> Tensor: ...
+
+    @abstractmethod
+    def noise(self, keys: Sequence[int], draws: int = 1) -> Tensor: ...
+
+    @abstractmethod
+    def decode(self, latents: Tensor) -> np.ndarray: ...
+
+    # Training images -----------------------------------------------------------------------------
+
+    def begin_step(self, step: int) -> Mapping[str, float]:
+        return self._actions.begin_step(step)
+
+    def rollout(self, module: nn.Module, samples: Sequence[Sample]) -> Rollout:
+        return self._actions.rollout(module, samples)
+
+    def action_slices(self, rollout: Rollout) -> Iterator[slice]:
+        return self._actions.action_slices(rollout)
+
+    def replay(
+        self, module: nn.Module, rollout: Rollout, actions: slice, with_reference: bool
+    ) -> Replay:
+        return self._actions.replay(module, rollout, actions, with_reference)
+
+    def pack(self, rollout: Rollout) -> Mapping[str, Tensor]:
+        return self._actions.pack(rollout)
+
+    def unpack(self, samples: Sequence[Sample], tensors: Mapping[str, Tensor]) -> Rollout:
+        return self._actions.unpack(samples, tensors)
+
+    # Evaluation images ---------------------------------------------------------------------------
+
+    def generate(
+        self, module: nn.Module, prompts: Sequence[str], noise_keys: Sequence[int]
+    ) -> np.ndarray:
+        """Deterministic images from fixed noise, what the plain pipeline makes of those latents."""
+        config = self._evaluation
+        batches = []
+        for start in range(0, len(prompts), config.micro_batch_size):
+            chunk = slice(start, start + config.micro_batch_size)
+            latents = self.noise(noise_keys[chunk])[:, 0]
+            batches.append(self.generate_from(module, prompts[chunk], latents))
+        return np.concatenate(batches)
+
+    @torch.no_grad()
+    def generate_from(self, module: nn.Module, prompts: Sequence[str], x: Tensor) -> np.ndarray:
+        """Images uint8 [B, H, W, 3] from initial latents [B, C, h, w] by the Euler ODE."""
+        config = self._evaluation
+        conditions = self.encode(prompts)
+        schedule = self._schedules.of_scheduler(config.num_inference_steps)
+        for step, timestep in zip(schedule.steps, schedule.timesteps, strict=True):
+            velocity = self.velocity(module, x, timestep, conditions, config.guidance_scale)
+            x = ode(x, velocity, step)
+        return self.decode(x)
