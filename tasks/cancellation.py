@@ -12,7 +12,7 @@ import logging
 import os
 import signal
 import threading
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 from uuid import UUID
 
@@ -88,12 +88,7 @@ class CancellationWatch:
         self._loop.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._left = True
         self._loop.leave()
         # A run that is stopping stays deaf until Prefect has put its own handler back.

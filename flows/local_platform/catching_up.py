@@ -7,7 +7,6 @@ import os
 import sys
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import IO
 
 from atelier.config.paths import repository_root
@@ -51,12 +50,7 @@ class StoreCreation:
             fcntl.flock(self._lock, fcntl.LOCK_EX)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._release()
 
 
@@ -93,12 +87,7 @@ class CatchingUp:
     def __enter__(self) -> CatchingUp:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._end()
 
 

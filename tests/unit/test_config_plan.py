@@ -166,6 +166,11 @@ def test_learning_from_finished_images_counts_levels() -> None:
             "algorithm.kl_placement: algorithm.name nft adds the KL to the loss",
         ),
         ([*NFT, "rollout.group_size=1"], "rollout.group_size: 1 image has no group"),
+        (["rollout.lowest_level=0.02"], "rollout.lowest_level: stretches the levels of"),
+        (
+            ["rollout={schedule: resolution_shift, lowest_level: 0.02, tail: 0.5}"],
+            "rollout.tail: has no place among stretched levels",
+        ),
         (["algorithm.keep_extremes=16"], "algorithm.keep_extremes: 16 keeps every image"),
         (["train.resample_rounds=1", "rollout.micro_batch_size=32"], "has to be of one group"),
         (["train.resample_rounds=1", "train.one_step_off=true"], "train.resample_rounds: other"),

@@ -45,6 +45,7 @@ POLICIES = {
     "sd3-nft": lambda: sd3(num_inference_steps=4, dynamics="ode", solver="dpm_solver"),
     "sd3-nft-euler": lambda: sd3(dynamics="ode", level_share=0.5),
     "sd3-shared-start": lambda: sd3(noise_level=0.8, shared_start=True),
+    "sd3-resolution": lambda: sd3(schedule="resolution_shift", lowest_level=0.02),
     "token": lambda: ToyTokenPolicy(1),
 }
 

@@ -9,6 +9,7 @@ from diffusers import FlowMatchEulerDiscreteScheduler
 from hypothesis import given
 from hypothesis import strategies as st
 
+from atelier.config.schema import RolloutConfig
 from atelier.dynamics.schedules import (
     compressed,
     exponential_shift,
@@ -21,6 +22,7 @@ from atelier.dynamics.schedules import (
 )
 from atelier.dynamics.solvers import CleanEstimate, dpm_solver
 from atelier.dynamics.transitions import Step, ode, steps_of
+from atelier.policies.flow.schedules import Schedule, Schedules
 
 WINDOW = [1, 0.986301, 0.971831, 0.956522]
 
@@ -125,3 +127,39 @@ def test_first_order_is_the_euler_step_and_second_order_is_closer() -> None:
         before = estimate
     exact = math.sqrt(variance(steps[-1].sigma_next))
     assert abs(second.item() - exact) < abs(euler.item() - exact) / 4
+
+
+# What a configuration asks for -------------------------------------------------------------------
+
+
+def schedule(window: range, tokens: int = 1024, **settings) -> Schedule:
+    scheduler = FlowMatchEulerDiscreteScheduler(shift=3.0)
+    config = RolloutConfig(**settings)
+    return Schedules(scheduler, config, torch.device("cpu"), tokens).rollout(window)
+
+
+def levels(made: Schedule) -> list[float]:
+    return [made.steps[0].sigma, *(step.sigma_next for step in made.steps)]
+
+
+def test_larger_images_have_higher_levels() -> None:
+    settings = {"num_inference_steps": 6, "schedule": "resolution_shift"}
+    small, large = (levels(schedule(range(2), tokens, **settings)) for tokens in (1024, 4096))
+    assert small == pytest.approx(exponential_shift(6, 0.63))
+    assert all(a >= b for a, b in zip(large, small, strict=True))
+    stretched = levels(schedule(range(2), lowest_level=0.02, **settings))
+    assert stretched[-2:] == pytest.approx([0.02, 0])
+
+
+@pytest.mark.parametrize("kind", ["scheduler", "linear_shift", "resolution_shift"])
+def test_a_tail_begins_behind_the_window_of_every_schedule(kind: str) -> None:
+    settings = {"num_inference_steps": 12, "schedule": kind}
+    whole = levels(schedule(range(2, 5), **settings))
+    short = schedule(range(2, 5), tail=0.4, **settings)
+    assert levels(short)[:6] == pytest.approx(whole[:6])
+    assert short.tail == 5
+    assert len(short.steps) == 5 + tail_levels(12, 4, 0.4) - 1
+    assert levels(short)[-1] == 0
+    assert torch.allclose(
+        short.timesteps, torch.tensor([1000 * step.sigma for step in short.steps])
+    )

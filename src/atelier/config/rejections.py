@@ -32,6 +32,7 @@ def rejections(config: RunConfig, ranks: int) -> Rejections:
     yield from _batch_rejections(config, ranks)
     if config.rollout.dynamics != "ode":
         yield from _rollout_rejections(config.rollout)
+    yield from _schedule_rejections(config.rollout)
     yield from algorithm_rejections(config)
     yield from _sampling_rejections(config)
     yield from _reward_rejections(config)
@@ -61,6 +62,16 @@ def _batch_rejections(config: RunConfig, ranks: int) -> Rejections:
             f"{images // size} micro-batches a step cannot be shared equally by "
             f"{train.updates_per_step} update(s) x {ranks} process(es) (launch.processes)",
         )
+
+
+def _schedule_rejections(rollout: RolloutConfig) -> Rejections:
+    if rollout.lowest_level is not None and rollout.schedule != "resolution_shift":
+        yield (
+            "rollout.lowest_level",
+            f"stretches the levels of rollout.schedule resolution_shift, not of {rollout.schedule}",
+        )
+    if rollout.lowest_level is not None and rollout.tail is not None:
+        yield "rollout.tail", "has no place among stretched levels (rollout.lowest_level)"
 
 
 def _rollout_rejections(rollout: RolloutConfig) -> Rejections:

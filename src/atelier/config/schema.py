@@ -174,11 +174,17 @@ class RolloutConfig(Section):
         "cps, else gaussian_mean; ratio_norm is GRPO-Guard.",
     )
     window: WindowConfig = WindowConfig()
-    schedule: Literal["scheduler", "linear_shift"] = Field(
+    schedule: Literal["scheduler", "linear_shift", "resolution_shift"] = Field(
         "scheduler",
-        description="Noise levels: of the pipeline's scheduler, or evenly spaced ones shifted.",
+        description="Noise levels: of the pipeline's scheduler; evenly spaced ones shifted; the "
+        "same, shifted the further the larger images are (FLUX).",
     )
     shift: PositiveFloat = Field(3.0, description="Shift of linear_shift (5 for video).")
+    lowest_level: Annotated[float, Field(gt=0, lt=1)] | None = Field(
+        None,
+        description="Last level above 0 that those of resolution_shift are stretched to "
+        "(Qwen-Image: 0.02); default: they are not.",
+    )
     tail: Fraction | None = Field(
         None,
         description="Share of the steps behind the window that is left, run by DPM-Solver++ "

@@ -12,7 +12,6 @@ import sys
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 
 from atelier.processes.records import TOKEN, kill_marked
 
@@ -93,10 +92,5 @@ class SupervisedProcess:
     def __enter__(self) -> SupervisedProcess:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()

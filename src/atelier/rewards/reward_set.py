@@ -14,7 +14,6 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
 from atelier.errors import ConfigError
@@ -137,12 +136,7 @@ class RewardSet:
     def __enter__(self) -> RewardSet:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _start(self, name: str, batch: ScoreBatch) -> Future[Scores]:

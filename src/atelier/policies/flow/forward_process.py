@@ -7,7 +7,7 @@ needs the trained one alone. A level's noise is drawn anew from its key and not 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -58,10 +58,6 @@ class ForwardProcess:
         sampled = [self._velocity(module, rollout, action) for action in range(actions)]
         record["behaviour_velocity"] = torch.stack(sampled, dim=1)
         return rollout
-
-    def action_slices(self, rollout: Rollout) -> Iterator[slice]:
-        for action in range(rollout.actions):
-            yield slice(action, action + 1)
 
     def replay(
         self, module: nn.Module, rollout: Rollout, actions: slice, with_reference: bool

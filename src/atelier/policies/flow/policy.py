@@ -29,13 +29,14 @@ class FlowPolicy(ABC):
         rollout: RolloutConfig,
         evaluation: EvaluationConfig,
         scheduler: Any,
+        tokens: int,
         seed: int,
         rank: int,
         device: torch.device,
     ) -> None:
         self.device = device
         self._evaluation = evaluation
-        self._schedules = Schedules(scheduler, rollout, device)
+        self._schedules = Schedules(scheduler, rollout, device, tokens)
         self._actions: ForwardProcess | StochasticSteps
         if rollout.dynamics == "ode":
             self._actions = ForwardProcess(self, rollout, self._schedules, seed)
@@ -73,7 +74,9 @@ class FlowPolicy(ABC):
         return self._actions.rollout(module, samples)
 
     def action_slices(self, rollout: Rollout) -> Iterator[slice]:
-        return self._actions.action_slices(rollout)
+        """One action a forward pass: each has a timestep of its own."""
+        for action in range(rollout.actions):
+            yield slice(action, action + 1)
 
     def replay(
         self, module: nn.Module, rollout: Rollout, actions: slice, with_reference: bool

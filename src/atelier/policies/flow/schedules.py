@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor
 
 from atelier.config.schema import RolloutConfig
-from atelier.dynamics.schedules import compressed, linear_shift
+from atelier.dynamics.schedules import compressed, exponential_shift, linear_shift, resolution_mu
 from atelier.dynamics.solvers import CleanEstimate, dpm_solver
 from atelier.dynamics.transitions import Step, ode, steps_of
 
@@ -27,9 +28,12 @@ class Schedule:
 
 
 class Schedules:
-    """Schedules on a device; each is made once."""
+    """Schedules on a device; each is made once. `tokens`: of an image, as the model sees it."""
 
-    def __init__(self, scheduler: Any, config: RolloutConfig, device: torch.device) -> None:
+    def __init__(
+        self, scheduler: Any, config: RolloutConfig, device: torch.device, tokens: int
+    ) -> None:
+        self._tokens = tokens
         self._scheduler = scheduler
         self._config = config
         self._device = device
@@ -57,13 +61,22 @@ class Schedules:
             whole, shift = self.of_scheduler(config.num_inference_steps), self._scheduler.shift
             sigmas = [*(step.sigma for step in whole.steps), 0.0]
         else:
-            sigmas, shift = linear_shift(config.num_inference_steps, config.shift), config.shift
+            sigmas, shift = self._shifted()
             whole = self._schedule(sigmas)
         if tail is None:
             return whole
         if config.tail is None:
             return Schedule(whole.steps, whole.timesteps, tail)
         return self._schedule(compressed(sigmas, tail - 1, config.tail, shift), tail)
+
+    def _shifted(self) -> tuple[list[float], float]:
+        """Levels, and the shift that evenly spaced ones became them by."""
+        config = self._config
+        if config.schedule == "linear_shift":
+            return linear_shift(config.num_inference_steps, config.shift), config.shift
+        mu = resolution_mu(self._tokens)
+        levels = exponential_shift(config.num_inference_steps, mu, config.lowest_level)
+        return levels, math.exp(mu)
 
     def _schedule(self, sigmas: list[float], tail: int | None = None) -> Schedule:
         timesteps = torch.tensor([1000 * sigma for sigma in sigmas[:-1]], device=self._device)

@@ -6,7 +6,7 @@ a timestep to look a sigma up from.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -97,10 +97,6 @@ class StochasticSteps:
             return noise[:, 0], noise[:, 1:]
         starts = self._model.noise([self._draws.shared_start(one) for one in samples])
         return starts[:, 0], noise[:, 1:]
-
-    def action_slices(self, rollout: Rollout) -> Iterator[slice]:
-        for action in range(rollout.actions):
-            yield slice(action, action + 1)
 
     def replay(
         self, module: nn.Module, rollout: Rollout, actions: slice, with_reference: bool

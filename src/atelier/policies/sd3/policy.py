@@ -43,13 +43,16 @@ class SD3Policy(FlowPolicy):
         device: torch.device,
         rank: int = 0,
     ) -> None:
-        super().__init__(rollout, evaluation, pipeline.scheduler, seed, rank, device)
+        transformer = pipeline.transformer
+        side = latent_side(policy.resolution, transformer.config, pipeline.vae.config)
+        tokens = (side // transformer.config.patch_size) ** 2
+        super().__init__(rollout, evaluation, pipeline.scheduler, tokens, seed, rank, device)
         self._policy = policy
         self._seed = seed
         self._encoder = encoder
-        self._base = pipeline.transformer
+        self._base = transformer
         self._decoder = ImageDecoder(pipeline.vae, policy.vae, device)
-        self._latent_side = latent_side(policy.resolution, self._base.config, pipeline.vae.config)
+        self._latent_side = side
         self.module: nn.Module = self._make_module().to(device)
         self._reference: nn.Module | None = None
 
