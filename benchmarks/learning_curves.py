@@ -3,9 +3,11 @@
     python benchmarks/learning_curves.py --out DIR --parallel 8 --recipe tiny/flow-grpo-fast \
         --set launch.device=cuda --variant train.learning_rate=2e-5 --variant "train.seed=2 ..."
 
-Each variant is a space-separated list of overrides on top of --set. All variants share one set of
-prompts; the base (--baseline) and every periodic evaluation are scored the same way. Writes
-curves.json and prints a table. Needs neither Prefect nor MLflow.
+Each variant is a space-separated list of overrides on top of --set; `recipe=NAME` among them takes
+another recipe. All variants share one set of prompts; the base (--baseline) and every periodic
+evaluation are scored the same way. Writes curves.json and prints a table: the curve, images trained
+on a second of training (without evaluation), and seconds of training until held-out similarity
+reached --target. Needs neither Prefect nor MLflow.
 """
 
 from __future__ import annotations
@@ -68,8 +70,25 @@ def score(run: RunDirectory, folder: Path) -> dict[str, float]:
     return {"step": step, **{name: evaluation.mean(name) for name in METRICS}}
 
 
+def seconds_to(
+    target: float, curve: list[dict[str, float]], rows: list[dict[str, Any]]
+) -> float | None:
+    """Seconds of training up to the first point of the curve at or above `target`."""
+    reached = [int(point["step"]) for point in curve if point["similarity"] >= target]
+    if not reached:
+        return None
+    return round(sum(row["time/step"] for row in rows[: reached[0]]), 1)
+
+
+def split_variant(variant: str, recipe: str) -> tuple[str, list[str]]:
+    """A variant's recipe and overrides."""
+    parts = variant.split()
+    named = [part.removeprefix("recipe=") for part in parts if part.startswith("recipe=")]
+    return (named or [recipe])[-1], [part for part in parts if not part.startswith("recipe=")]
+
+
 def run_variant(
-    root: Path, recipe: str, overrides: list[str], number: int, gpus: int
+    root: Path, recipe: str, overrides: list[str], number: int, gpus: int, target: float
 ) -> dict[str, Any]:
     """Train and score one variant; variants take turns on the GPUs."""
     visible = {"CUDA_VISIBLE_DEVICES": str(number % gpus)} if gpus else {}
@@ -93,8 +112,14 @@ def run_variant(
     with ProcessPoolExecutor(mp_context=get_context("spawn")) as scorers:
         curve = list(scorers.map(score, [run] * len(folders), folders))
     rows = [row for _, row in read_json_lines(run.metrics)]
+    images = config.train.prompts_per_step * config.rollout.group_size
     return {
+        "recipe": recipe,
         "overrides": overrides,
+        "images_per_second": round(images * len(rows) / sum(row["time/step"] for row in rows), 2)
+        if rows
+        else None,
+        "seconds_to_target": seconds_to(target, curve, rows),
         "exit_code": code,
         "seconds": round(seconds, 1),
         "curve": curve,
@@ -111,6 +136,7 @@ def main() -> None:
     parser.add_argument("--variant", action="append", default=[])
     parser.add_argument("--parallel", type=int, default=1)
     parser.add_argument("--baseline", action="store_true", help="score the base first")
+    parser.add_argument("--target", type=float, default=0.85, help="similarity to time")
     parser.add_argument("--gpus", type=int, default=0, help="GPUs to spread the variants over")
     arguments = parser.parse_args()
     shutil.rmtree(arguments.out, ignore_errors=True)
@@ -120,17 +146,12 @@ def main() -> None:
         before = baseline(arguments.out, arguments.recipe, arguments.common)
         sys.stdout.write(f"baseline {before}\n")
     with ThreadPoolExecutor(arguments.parallel) as pool:
-        jobs = {
-            pool.submit(
-                run_variant,
-                arguments.out,
-                arguments.recipe,
-                [*arguments.common, *variant.split()],
-                number,
-                arguments.gpus,
-            ): variant
-            for number, variant in enumerate(variants)
-        }
+        jobs = {}
+        for number, variant in enumerate(variants):
+            recipe, overrides = split_variant(variant, arguments.recipe)
+            own = (recipe, [*arguments.common, *overrides], number, arguments.gpus)
+            job = pool.submit(run_variant, arguments.out, *own, arguments.target)
+            jobs[job] = variant
         results = []
         for job in as_completed(jobs):
             result = job.result()
@@ -141,7 +162,10 @@ def main() -> None:
                 f"/{point['gold']:.2f}"
                 for point in result["curve"]
             )
-            line = f"{jobs[job] or '(recipe)'}  exit {result['exit_code']}  {result['seconds']} s"
+            line = (
+                f"{jobs[job] or '(recipe)'}  exit {result['exit_code']}  {result['seconds']} s  "
+                f"{result['images_per_second']} images/s  target {result['seconds_to_target']} s"
+            )
             sys.stdout.write(f"{line}  {points} {result['log_tail']}\n")
             sys.stdout.flush()
 
