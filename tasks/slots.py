@@ -28,9 +28,9 @@ from atelier.config.schema import LaunchConfig
 from atelier.errors import PlanError
 from atelier.processes.gpus import visible_gpus
 from atelier.tracking.run_directory import RunDirectory
+from tasks.done import are_done
 from tasks.identity import LEASE
 from tasks.server import UNANSWERED, ask_server
-from tasks.stages import are_done
 
 GPU = "gpu"
 LEASE_SECONDS = 60.0  # the shortest that the server grants

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,7 @@ from prefect import Task
 from prefect.runtime import flow_run
 
 from atelier.errors import AtelierError
-from atelier.report.run_data import stage_folder
 from atelier.stages.find_run import find_run
-from atelier.stages.frame import read_record
 from atelier.stages.run_file import open_run as open_run_directory
 from atelier.tracking.run_directory import RunDirectory
 from tasks import output
@@ -88,19 +86,6 @@ def _stage_task(
         return dict(value_of(task(run, return_state=True)))
 
     return call
-
-
-def are_done(run: Path, names: Sequence[str]) -> bool:
-    """Whether stages of a run would all find nothing to do."""
-    directory = RunDirectory(run)
-    try:
-        records = [read_record(stage_folder(directory, name)) for name in names]
-        if any(record is None or record["status"] != "done" for record in records):
-            return False
-        modules = [importlib.import_module(f"atelier.stages.{name}") for name in names]
-        return all(module.stage(directory).is_done() for module in modules)
-    except AtelierError:
-        return False  # the stage itself says what is wrong
 
 
 prepare = _stage_task("prepare", lambda run: {"prepared": prepared_data(run)})
