@@ -26,9 +26,10 @@ up: $(STAMP)
 down: $(STAMP)
 	@$(BIN)/atelier down $(ARGS)
 
-# Two workers, a file each: most tests wait for processes that import for seconds.
+# Two workers, a file each: most tests wait for processes that import for seconds. In their own
+# order, long files first: xdist would begin with those of many tests, and end with one worker idle.
 test: $(STAMP)
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
