@@ -30,6 +30,8 @@ SEED = int(os.environ.get("ATELIER_KILLS_SEED", 0))
 SETTINGS = ("train.steps=12", "train.evaluate_every=6", "launch.max_restarts=100")
 # Of a disturbed attempt: long enough to reach any stage, short enough to lie in its middle.
 LONGEST_WAIT = 25.0
+# Prefect's worker reports a dead flow twice, some seconds apart; the second overwrites a retry.
+SECOND_REPORT_SECONDS = 8.0
 
 
 @dataclass(frozen=True)
@@ -166,6 +168,7 @@ def _kill_after(platform: OnPlatform, run: str, victim: str, seconds: float) -> 
     if victim in ("flow", "machine"):
         if platform.wait_for(run, "CRASHED", "COMPLETED") == "COMPLETED":
             return "COMPLETED"
+        time.sleep(SECOND_REPORT_SECONDS)
         platform.retry(run)
     return platform.state(run)
 
