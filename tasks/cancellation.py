@@ -24,6 +24,8 @@ from tasks.server import UNANSWERED, ask_server
 ASK_EVERY_SECONDS = 3.0
 # How long a stopping flow waits for the answer to whether it was cancelled.
 PATIENCE_SECONDS = 8.0
+# How long a flow that is done waits for a question under way: Prefect has its own end to see to.
+LEAVE_SECONDS = 0.5
 CANCELLED_STATES = (StateType.CANCELLING, StateType.CANCELLED)
 
 logger = logging.getLogger("atelier.flow")
@@ -90,7 +92,7 @@ class CancellationWatch:
 
     def __exit__(self, *_: object) -> None:
         self._left = True
-        self._loop.leave()
+        self._loop.leave(LEAVE_SECONDS)
         # A run that is stopping stays deaf until Prefect has put its own handler back.
         if self._handler_before is not None and not self._stopping:
             signal.signal(signal.SIGTERM, self._handler_before)

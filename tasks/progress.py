@@ -13,7 +13,7 @@ from typing import Any
 from prefect.artifacts import create_progress_artifact
 from prefect.client.schemas.actions import ArtifactUpdate
 
-from atelier.background import LEAVE_SECONDS, BackgroundLoop
+from atelier.background import BackgroundLoop
 from atelier.config.resolve import load_stage_config
 from atelier.tracking.run_directory import RunDirectory
 from tasks.server import UNANSWERED, ask_server
@@ -40,9 +40,10 @@ class TrainingProgress(BackgroundLoop):
             self._shown[0], key=KEY, description=self._shown[1]
         )
 
-    def leave(self, patience: float = LEAVE_SECONDS) -> None:
-        super().leave(patience)
-        self._update()  # what came since
+    def __exit__(self, *errors: object) -> None:
+        super().__exit__(*errors)
+        if errors[0] is None:  # a stopping run has no time for it
+            self._update()
 
     def say(self, remark: str) -> None:
         """Show a remark instead of the step; "" ends it."""

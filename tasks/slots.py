@@ -198,6 +198,8 @@ class _Keeper(BackgroundLoop):
         return RENEW_EVERY_SECONDS
 
     def _take_again(self) -> None:
+        if self.is_left:  # and what it held is given back
+            return
         try:
             lease, _ = _try(self._name, self._count)
         except UNANSWERED:

@@ -15,7 +15,7 @@ LEAVE_SECONDS = 10.0
 def meanwhile(name: str, work: Callable[[], object]) -> Iterator[None]:
     """Inside, `work` is done in a thread; leaving waits for its end.
 
-    So it cannot be cut short by the interpreter's end, which aborts in the middle of an import.
+    However long it takes: the interpreter's end, in the middle of an import, is an abort.
     """
     thread = threading.Thread(target=work, name=name, daemon=True)
     thread.start()
@@ -47,6 +47,10 @@ class BackgroundLoop:
         self._thread = threading.Thread(
             target=contextvars.copy_context().run, args=(self._run,), name=name, daemon=True
         )
+
+    @property
+    def is_left(self) -> bool:
+        return self._leaving
 
     def start(self) -> None:
         self._thread.start()

@@ -23,6 +23,7 @@ import pytest
 
 from flows.local_platform.loopback import free_port
 from tests.flows.conftest import Place, processes_of, wait_for_end
+from tests.support.metric_rows import results
 
 VICTIMS = ("trainer", "flow", "worker", "machine")
 KILLS = int(os.environ.get("ATELIER_KILLS", 0))
@@ -180,7 +181,6 @@ def _stage(run: Path) -> str:
 
 def _outcome(run: Path) -> dict[str, Any]:
     """What must be equal: metrics without timings, weights, scores."""
-    rows = [json.loads(line) for line in (run / "train/metrics.jsonl").read_text().splitlines()]
     checkpoint = sorted((run / "train/checkpoints").glob("step-*"))[-1]
     files = [
         *checkpoint.glob("*.safetensors"),
@@ -188,7 +188,7 @@ def _outcome(run: Path) -> dict[str, Any]:
     ]
     assert len(files) >= 4
     return {
-        "metrics": [{k: v for k, v in row.items() if not k.startswith("time/")} for row in rows],
+        "metrics": results((run / "train/metrics.jsonl").read_text().splitlines()),
         "weights": {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files},
         "scores": (run / "evaluate/scores.jsonl").read_text(),
     }

@@ -65,7 +65,8 @@ SETTINGS = {
     "offload-2": (2, (DEEPSPEED, "launch.zero_stage=3", "launch.offload=true")),
     "nft": (1, NFT),
     "nft-2": (2, NFT),
-    "nft-zero3-2": (2, (*NFT, DEEPSPEED, "launch.zero_stage=3")),
+    # Evaluated in one batch: the rank without images has to help, or the other waits for ever.
+    "nft-zero3-2": (2, (*NFT, DEEPSPEED, "launch.zero_stage=3", "train.evaluate_every=3")),
     "ahead-2": (2, AHEAD),
     "nft-ahead": (1, (*NFT, *AHEAD)),
     "float16-2": (2, (*FLOAT16, "policy.trainable=lora", "policy.gradient_checkpointing=true")),
@@ -121,14 +122,14 @@ def test_killed_and_resumed_equals_undisturbed(undisturbed, tmp_path: Path, sett
 
 
 def test_the_policy_that_samples_lags_behind_the_trained_one(undisturbed) -> None:
-    """By 0.001 n after step n, counted from 0: 0.2 % of it stays after the third."""
+    """By 0.001 n after n updates: 0.6 % of it stays after the third step, of two updates each."""
     whole = undisturbed("nft")
     last = final(whole)
     before = load_checkpoint(whole.checkpoints / "step-000002")
     assert last.behaviour is not None
     assert before.behaviour is not None
     for name, value in last.behaviour.items():
-        expected = 0.002 * before.behaviour[name] + 0.998 * last.weights[name]
+        expected = 0.006 * before.behaviour[name] + 0.994 * last.weights[name]
         assert torch.allclose(value, expected, atol=1e-7)
     assert any(not torch.equal(v, last.weights[name]) for name, v in last.behaviour.items())
     assert final(undisturbed("single")).behaviour is None

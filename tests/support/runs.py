@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import functools
-import json
 import os
 import shutil
 import sys
@@ -18,6 +17,7 @@ from atelier.config.schema import RunConfig
 from atelier.data.prompts import Prompt, write_prompts
 from atelier.policies.sd3.tiny import TinySD3Sizes, build_pipeline
 from atelier.tracking.run_directory import RunDirectory
+from tests.support.metric_rows import results
 from tests.support.ranks import Ranks
 
 SMALLEST = TinySD3Sizes(vae_channels=(8, 8, 8), layers=1, heads=2, head_width=8)
@@ -96,5 +96,4 @@ def _arguments(run: RunDirectory) -> list[str]:
 
 def metrics(run: RunDirectory) -> list[dict[str, Any]]:
     """The metrics of a run without timings."""
-    rows = [json.loads(line) for line in run.metrics.read_text().splitlines()]
-    return [{k: v for k, v in row.items() if not k.startswith("time/")} for row in rows]
+    return results(run.metrics.read_text().splitlines())

@@ -108,7 +108,12 @@ def test_two_processes_share_the_micro_batches() -> None:
     assert two.accumulation * 2 == one.accumulation
 
 
-NFT = ("algorithm.name=nft", "rollout.dynamics=ode", "algorithm.clip_range=null")
+NFT = (
+    "algorithm.name=nft",
+    "rollout.dynamics=ode",
+    "algorithm.clip_range=null",
+    "rollout.noise_level=0.4",
+)
 
 
 def test_learning_from_finished_images_counts_levels() -> None:
@@ -152,6 +157,17 @@ def test_learning_from_finished_images_counts_levels() -> None:
         (["rollout.dynamics=ode"], "rollout.dynamics: ode has no probabilities"),
         (["rollout.solver=dpm_solver"], "rollout.solver: dpm_solver takes the steps of"),
         (["algorithm.nft.strength=0.5"], "algorithm.nft: is for algorithm.name nft"),
+        (["rollout.level_share=0.5"], "rollout.level_share: is for finished images"),
+        ([*NFT, "rollout.noise_level=0.8"], "rollout.noise_level: is for stochastic steps"),
+        ([*NFT, "rollout.window.size=1"], "rollout.window: is for stochastic steps"),
+        ([*NFT, "rollout.num_inference_steps=1"], "rollout.num_inference_steps: 1 step is the"),
+        (
+            [
+                *("train.resample_rounds=1", "launch.processes=2"),
+                *("launch.engine=deepspeed", "launch.zero_stage=3"),
+            ],
+            "train.resample_rounds: sampling needs all ranks",
+        ),
         ([*NFT, "rollout.tail=0.5"], "rollout.tail: is for stochastic steps"),
         ([*NFT, "rollout.log_prob=cps_raw"], "rollout.log_prob: is for stochastic steps"),
         ([*NFT, "rollout.old_log_prob=recompute"], "rollout.old_log_prob: algorithm.name nft"),

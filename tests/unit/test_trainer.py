@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import closing
 from pathlib import Path
 
@@ -25,6 +24,7 @@ from atelier.training.journal import Journal
 from atelier.training.session import Session, find_checkpoint
 from atelier.training.trainer import Trainer
 from atelier.training.updates import Learner
+from tests.support.metric_rows import results
 from tests.support.toy_token_policy import Brightness, ToyTokenPolicy
 
 WORLD = World(0, 1, torch.device("cpu"))
@@ -81,8 +81,7 @@ def run_trainer(root: Path, settings: RunConfig, missing_every: int = 0) -> list
 
 
 def rows(run: RunDirectory) -> list[dict]:
-    lines = [json.loads(line) for line in run.metrics.read_text().splitlines()]
-    return [{k: v for k, v in line.items() if not k.startswith("time/")} for line in lines]
+    return results(run.metrics.read_text().splitlines())
 
 
 def test_a_token_policy_learns(tmp_path: Path) -> None:

@@ -80,6 +80,9 @@ class Algorithm(Protocol):
     gap_unit: str
     """What a gap is compared with, in words."""
 
+    gap_causes: str
+    """What usually makes one, in words."""
+
     @property
     def gap_scale(self) -> float:
         """What a gap is compared with."""
@@ -124,8 +127,8 @@ class Algorithm(Protocol):
         """Whether images are sampled by a policy of its own, a slow copy of the trained one."""
         ...
 
-    def behaviour_decay(self, step: int) -> float:
-        """How much of that policy stays after a training step, counted from 0."""
+    def behaviour_decay(self, updates: int) -> float:
+        """How much of that policy stays after a training step, the run's updates so far given."""
         ...
 
 

@@ -31,6 +31,7 @@ class Grpo:
     keeps_behaviour = False
     gap_name = "|ratio-1|"
     gap_unit = "the clip range"
+    gap_causes = "a 16-bit policy.dtype (set rollout.old_log_prob=recompute)"
 
     @classmethod
     def of(cls, config: RunConfig) -> Grpo:
@@ -82,7 +83,7 @@ class Grpo:
             loss = loss + self.config.beta * kl
         return LossTerms(loss, policy.log_ratio, metrics)
 
-    def behaviour_decay(self, step: int) -> float:
+    def behaviour_decay(self, updates: int) -> float:
         return 0.0
 
     # Drift is the log-ratio ----------------------------------------------------------------------

@@ -33,7 +33,8 @@ class Nft:
 
     kl_in_reward = False
     gap_name = "relative difference of velocities"
-    gap_unit = "a large one"
+    gap_unit = f"a large one ({LARGE_DIFFERENCE})"
+    gap_causes = "a 16-bit policy.dtype"
     gap_scale = LARGE_DIFFERENCE
 
     @classmethod
@@ -87,10 +88,10 @@ class Nft:
 
     @property
     def keeps_behaviour(self) -> bool:
-        return self.config.nft.behaviour != "follow"
+        return self.config.keeps_behaviour
 
-    def behaviour_decay(self, step: int) -> float:
-        return behaviour_decay(self.config.nft.behaviour, step)
+    def behaviour_decay(self, updates: int) -> float:
+        return behaviour_decay(self.config.nft.behaviour, updates)
 
     # Drift is the relative difference of velocities ----------------------------------------------
 
@@ -156,17 +157,17 @@ def _restored_error(restored: Tensor, clean: Tensor) -> Tensor:
     return (difference**2).flatten(1).mean(1) / weight.to(difference.dtype)
 
 
-def behaviour_decay(schedule: BehaviourSchedule, step: int) -> float:
-    """eta: how much of the behaviour policy stays when it moves towards the trained one after
-    training step `step` (counted as published, from 0).
+def behaviour_decay(schedule: BehaviourSchedule, updates: int) -> float:
+    """eta: how much of the behaviour policy stays when it moves towards the trained one, `updates`
+    optimizer updates into the run.
 
-    follow: none. ramp: min(0.001 step, 0.5). late_ramp (OCR): none until step 75, then
-    min(0.0075 (step - 75), 0.999).
+    follow: none. ramp: min(0.001 n, 0.5). late_ramp (OCR): none until 75 updates, then
+    min(0.0075 (n - 75), 0.999).
     """
     if schedule == "ramp":
-        return min(0.001 * step, 0.5)
+        return min(0.001 * updates, 0.5)
     if schedule == "late_ramp":
-        return min(0.0075 * max(0, step - 75), 0.999)
+        return min(0.0075 * max(0, updates - 75), 0.999)
     return 0.0
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from atelier.config.schema import NftConfig, RunConfig
+from atelier.config.sections import Section
 
 Rejections = Iterator[tuple[str, str]]
 
@@ -45,6 +46,8 @@ def _grpo_rejections(config: RunConfig) -> Rejections:
             "algorithm.kl_placement",
             "the KL is taken off the sum of the rewards; use algorithm.advantage_from total",
         )
+    if rollout.level_share != _default(rollout, "level_share"):
+        yield "rollout.level_share", "is for finished images (rollout.dynamics ode)"
     if algorithm.nft != NftConfig():
         yield "algorithm.nft", "is for algorithm.name nft, and does nothing with flow_grpo"
 
@@ -57,8 +60,8 @@ def _nft_rejections(config: RunConfig) -> Rejections:
             f"{rollout.dynamics}: algorithm.name nft learns from images of a deterministic "
             "rollout; use ode",
         )
-    for name in ("log_prob", "tail"):
-        if getattr(rollout, name) is not None:
+    for name in ("window", "noise_level", "log_prob", "tail"):
+        if getattr(rollout, name) != _default(rollout, name):
             yield f"rollout.{name}", "is for stochastic steps, which algorithm.name nft has not"
     if rollout.old_log_prob == "recompute":
         yield "rollout.old_log_prob", "algorithm.name nft has no log-probs to recompute"
@@ -74,3 +77,7 @@ def _nft_rejections(config: RunConfig) -> Rejections:
         yield "algorithm.kl", f"{algorithm.kl}: algorithm.name nft has velocity"
     if algorithm.kl_placement == "reward":
         yield "algorithm.kl_placement", "algorithm.name nft adds the KL to the loss; use loss"
+
+
+def _default(section: Section, name: str) -> object:
+    return type(section).model_fields[name].default

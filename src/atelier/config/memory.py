@@ -74,8 +74,8 @@ def estimate(config: RunConfig, facts: ModelFacts, images: int, actions: int, ra
     trained = facts.adapter_parameters if lora else facts.parameters
     engine, host = _engine(config, trained, ranks)
     average = {"moving average": 4 * trained} if config.train.ema.enabled else {}
-    if config.algorithm.name == "nft" and config.algorithm.nft.behaviour != "follow":
-        average["weights that sample"] = 4 * trained
+    if config.algorithm.keeps_behaviour:  # and the trained ones, while they are in their place
+        average["weights that sample"] = 8 * trained
     temporaries = 0 if host else 4 * trained // _shards(config, ranks)
     return Memory(
         held={

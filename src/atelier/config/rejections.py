@@ -30,11 +30,16 @@ def rewards_in_use(rewards: RewardsConfig) -> dict[str, float]:
 def rejections(config: RunConfig, ranks: int) -> Rejections:
     yield from policy_rejections(config)
     yield from _batch_rejections(config, ranks)
-    if config.rollout.dynamics != "ode":
+    if config.rollout.num_inference_steps < 2:
+        yield (
+            "rollout.num_inference_steps",
+            "1 step is the last one, which is never stochastic, and has the level 1 only",
+        )
+    elif config.rollout.dynamics != "ode":
         yield from _rollout_rejections(config.rollout)
     yield from _schedule_rejections(config.rollout)
     yield from algorithm_rejections(config)
-    yield from _sampling_rejections(config)
+    yield from _sampling_rejections(config, ranks)
     yield from _reward_rejections(config)
     yield from _data_rejections(config)
 
@@ -83,10 +88,7 @@ def _rollout_rejections(rollout: RolloutConfig) -> Rejections:
             f"{rollout.log_prob} assumes a Gaussian whose std does not go to 0, as that of "
             "rollout.dynamics cps does; use cps_raw, or flow_sde",
         )
-    if rollout.num_inference_steps < 2:
-        yield "rollout.num_inference_steps", "1 step is the last one, which is never stochastic"
-    else:
-        yield from _window_rejections(rollout)
+    yield from _window_rejections(rollout)
 
 
 def _window_rejections(rollout: RolloutConfig) -> Rejections:
@@ -120,13 +122,20 @@ def _window_rejections(rollout: RolloutConfig) -> Rejections:
         )
 
 
-def _sampling_rejections(config: RunConfig) -> Rejections:
+def _sampling_rejections(config: RunConfig, ranks: int) -> Rejections:
     train, rollout = config.train, config.rollout
     if train.resample_rounds and rollout.group_size % rollout.micro_batch_size:
         yield (
             "train.resample_rounds",
             f"a micro-batch has to be of one group: rollout.micro_batch_size "
             f"{rollout.micro_batch_size} does not divide rollout.group_size {rollout.group_size}",
+        )
+    shards_weights = config.launch.engine == "deepspeed" and config.launch.zero_stage == 3
+    if train.resample_rounds and shards_weights and ranks > 1:
+        yield (
+            "train.resample_rounds",
+            "sampling needs all ranks with launch.zero_stage 3, and only some have images to "
+            "sample again; use zero_stage 2 or ddp",
         )
     if train.one_step_off and train.resample_rounds:
         yield (

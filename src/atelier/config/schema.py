@@ -273,6 +273,11 @@ class AlgorithmConfig(Section):
     )
     nft: NftConfig = NftConfig()
 
+    @property
+    def keeps_behaviour(self) -> bool:
+        """Whether images are sampled by a slow copy of the trained weights."""
+        return self.name == "nft" and self.nft.behaviour != "follow"
+
 
 class EmaConfig(Section):
     """Moving average of the trained parameters (spec flow 3.6)."""
@@ -318,7 +323,9 @@ class TrainConfig(Section):
         20, description="Steps between two periodic evaluations; 0: none."
     )
     replay_gate: Fraction = Field(
-        0.1, description="Largest mean |ratio-1| before the first update, in clip ranges."
+        0.1,
+        description="Largest mean gap between rollout and replay before the first update: of the "
+        "ratio to 1, in clip ranges; nft: of velocities, relative, in tenths.",
     )
 
 

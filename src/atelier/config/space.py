@@ -1,6 +1,7 @@
 """How much disk a run takes at most, before it starts.
 
-Checkpoints are 4 B x trained parameters, four times: weights, moving average, two moments of AdamW.
+Checkpoints are 4 B x trained parameters, four times: weights, moving average, two moments of AdamW;
+once more where a slow copy of the weights samples.
 One more than `train.keep_checkpoints` is there while the oldest is still being removed. A merged
 export is a whole pipeline. Images and logs are small beside them.
 """
@@ -21,7 +22,8 @@ def checkpoint_bytes(config: RunConfig, facts: ModelFacts) -> int:
     """One checkpoint."""
     lora = config.policy.trainable == "lora"
     trained = facts.adapter_parameters if lora else facts.parameters
-    return 4 * trained * (4 if config.train.ema.enabled else 3)
+    copies = 3 + config.train.ema.enabled + config.algorithm.keeps_behaviour
+    return 4 * trained * copies
 
 
 def run_bytes(config: RunConfig, facts: ModelFacts) -> int:

@@ -60,7 +60,7 @@ def zero_variance_groups(records: Sequence[Record], limits: Limits = DEFAULT_LIM
         limits.zero_std_share_warn,
         limits.zero_std_share_stop,
         f"{share:.0%} of the groups have one reward for all images and teach nothing: "
-        "prompts are too easy or too hard, or rollout.noise_level is too low",
+        "prompts are too easy or too hard, or images are too alike (rollout.noise_level)",
     )
 
 
@@ -83,7 +83,7 @@ def gradient_norm(records: Sequence[Record], limits: Limits = DEFAULT_LIMITS) ->
 
 def clean_latents(records: Sequence[Record], limits: Limits = DEFAULT_LIMITS) -> Verdict:
     """The size of finished latents against the start: DiffusionNFT's brightness can run away
-    (spec flow 8, item 19). Other algorithms do not say it."""
+    (spec flow 7). Other algorithms do not say it."""
     check, values = "clean_latents", _series(records, "nft/clean_rms")
     if len(values) < 2 * limits.window:
         return Verdict("ok", check, "too few steps to compare")

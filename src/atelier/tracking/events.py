@@ -1,7 +1,8 @@
 """Append-only JSON lines: the metrics and events of a run, readable with nothing but a pager.
 
 Within one life of a trainer the files only grow. A checkpoint stores their lengths, and a resume
-cuts them back to it, so a killed and resumed run leaves the same lines as an undisturbed one.
+cuts them back to it, so a killed and resumed run leaves the same lines as an undisturbed
+one, but for what measures the machine (time/, memory/).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     checkpoints/step-000020/
         trainable.safetensors  ema.safetensors  optimizer.safetensors  rng.safetensors
-        behaviour.safetensors  the weights that sample, where they are not the trained ones
+        behaviour.safetensors  the slow copy of the weights that samples, where there is one
         in_flight-*.safetensors  images sampled ahead, where there are any
         state.json             step, update count, digest, lengths of the metrics and events files
         MANIFEST.json          sha256 of the others; written last
@@ -51,7 +51,7 @@ class Checkpoint:
     Attributes:
         in_flight: folder of the files of images sampled ahead (in_flight.py): those of a saved
             checkpoint are moved into it.
-        behaviour: the weights that sample images, where they are not the trained ones.
+        behaviour: the slow copy of the weights that samples, where there is one.
     """
 
     state: LoopState

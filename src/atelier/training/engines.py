@@ -47,6 +47,9 @@ class Engine(Protocol):
     module: nn.Module
     """For forward passes that are differentiated."""
 
+    shards_weights: bool
+    """Whether a forward pass needs all ranks, because each holds a part of the weights."""
+
     def backward(self, loss: Tensor, last: bool) -> None:
         """Accumulate gradients of the sum over ranks and calls; `last` before a step."""
         ...
@@ -100,6 +103,8 @@ def make_engine(
 
 class DdpEngine:
     """torch DistributedDataParallel; nothing around the module in a world of one."""
+
+    shards_weights = False
 
     def __init__(
         self,
@@ -198,6 +203,7 @@ class DeepSpeedEngine:
         self._deepspeed = deepspeed
         self._trainable = trainable
         self._stage = launch.zero_stage
+        self.shards_weights = launch.zero_stage == 3
         name = f"zero{launch.zero_stage}{'_offload' if launch.offload else ''}.json"
         config = read_deepspeed_config(repository_root() / "configs" / "deepspeed" / name, train)
         engine, _, _, _ = deepspeed.initialize(model=module, optimizer=optimizer, config=config)

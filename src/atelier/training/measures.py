@@ -30,14 +30,16 @@ class WeightedMeans:
         return {name: sum(part[name] for part in parts) for name in self._sums}
 
 
-def peak_memory(device: torch.device) -> dict[str, float]:
-    """GiB that tensors of this process took on its GPU at most since the last call; on a CPU
-    nothing is known."""
-    if device.type != "cuda":
+def peak_memory(world: World) -> dict[str, float]:
+    """GiB that tensors took since the last call, at most, on the GPU that has most. Collective.
+
+    On a CPU nothing is known. Like a time, it is no result: a resumed run has others.
+    """
+    if world.device.type != "cuda":
         return {}
-    peak = torch.cuda.max_memory_allocated(device)
-    torch.cuda.reset_peak_memory_stats(device)
-    return {"memory/peak_gib": round(peak / 2**30, 3)}
+    peak = torch.cuda.max_memory_allocated(world.device)
+    torch.cuda.reset_peak_memory_stats(world.device)
+    return {"memory/peak_gib": round(max(world.gather(peak)) / 2**30, 3)}
 
 
 class Stopwatch:

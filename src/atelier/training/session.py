@@ -156,10 +156,9 @@ class Session:
 def _in_place(engine: Engine, weights: Mapping[str, Tensor]) -> Iterator[None]:
     trained = engine.weights()
     engine.put_weights(weights)
-    try:
-        yield
-    finally:
-        engine.put_weights(trained)
+    yield
+    # Not after an error: putting weights is collective, and the other ranks would not take part.
+    engine.put_weights(trained)
 
 
 def find_checkpoint(folder: Path, digest: str, journal: Journal) -> Checkpoint | None:

@@ -6,13 +6,16 @@ seed, the step and the global sample id, so the loop has no random state of its 
 
 One step off (train.one_step_off), the next step's images are sampled before this step's update, and
 scored during it: the policy that learns from them is one step ahead of the one that made them, and
-their stored log-probs correct for it.
+what was stored when they were sampled corrects for it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
 
 from atelier.algorithms.advantages import zero_std_share
 from atelier.config.schema import RunConfig
@@ -48,7 +51,7 @@ class Trainer:
             watch = Stopwatch()
             ahead, metrics = self._train_step(step, ahead, watch)
             self.session.step = step
-            used = {**watch.seconds(), **peak_memory(self.world.device)}
+            used = {**watch.seconds(), **peak_memory(self.world)}
             self.journal.step(step, train.steps, {**metrics, **used})
             if train.evaluate_every and step % train.evaluate_every == 0:
                 self._write_evaluation_images(step)
@@ -97,16 +100,17 @@ class Trainer:
         folder = self.journal.run.periodic_evaluation(config.suite, step)
         prompts = self.heldout_prompts[: config.periodic_prompts]
         size = config.micro_batch_size
-        starts = range(0, len(prompts), size)[self.world.rank :: self.world.size]
+        chunks = range(0, len(prompts), size)
         with self.session.averaged_weights(self.learner.engine):
-            for start in starts:
-                chunk = prompts[start : start + size]
-                images = self.learner.policy.generate(
-                    self.learner.policy.module,
-                    [prompt.text for prompt in chunk],
-                    [evaluation_key(config.seed, prompt) for prompt in chunk],
-                )
-                write_images(folder, images, start)
+            for first in range(0, len(chunks), self.world.size):
+                number = first + self.world.rank
+                is_mine = number < len(chunks)
+                if not (is_mine or self.learner.engine.shards_weights):
+                    continue
+                start = chunks[min(number, len(chunks) - 1)]
+                images = self._evaluation_images(prompts[start : start + size])
+                if is_mine:
+                    write_images(folder, images, start)
         self.world.barrier()
         self.journal.event(
             "evaluation_images",
@@ -115,6 +119,11 @@ class Trainer:
             folder=str(folder.relative_to(self.journal.run.train)),
             prompts=len(prompts),
         )
+
+    def _evaluation_images(self, prompts: Sequence[Prompt]) -> NDArray[np.uint8]:
+        policy, seed = self.learner.policy, self.config.evaluation.seed
+        keys = [evaluation_key(seed, prompt) for prompt in prompts]
+        return policy.generate(policy.module, [prompt.text for prompt in prompts], keys)
 
 
 def evaluation_key(seed: int, prompt: Prompt) -> int:

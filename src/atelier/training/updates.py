@@ -54,9 +54,8 @@ class Learner:
             for index, update in enumerate(rollouts):
                 fresh = sampled_by_trained and not (epoch or index)
                 metrics |= self._update(experience.step, update, advantages, fresh)
-        self.session.move_behaviour(
-            self.engine, self.algorithm.behaviour_decay(experience.step - 1)
-        )
+        decay = self.algorithm.behaviour_decay(self.session.updates)
+        self.session.move_behaviour(self.engine, decay)
         return {**metrics, "rollout/staleness": float(staleness)}
 
     def _update(
@@ -114,9 +113,8 @@ class Learner:
             raise Stopped(
                 f"step {step}: the replayed rollout has a mean {algorithm.gap_name} of "
                 f"{gap['mean']:.2e}, above train.replay_gate x {algorithm.gap_unit} = "
-                f"{limit:.2e}. Likely causes: a "
-                "16-bit policy.dtype (set rollout.old_log_prob=recompute), or weights changed "
-                "between rollout and replay. No weight was changed by this step"
+                f"{limit:.2e}. Likely causes: {algorithm.gap_causes}, or weights changed between "
+                "rollout and replay. No weight was changed by this step"
             )
 
     # Before the updates ------------------------------------------------------------------------

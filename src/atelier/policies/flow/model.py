@@ -2,35 +2,37 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from torch import Tensor, nn
 
 
-class FlowModel(Protocol):
+class FlowModel(ABC):
     """Predicts velocities of latents [B, ...], float32. Conditions are a prompt's embeddings, as
     `encode` makes them; nobody else looks inside."""
 
+    @abstractmethod
     def encode(self, prompts: Sequence[str]) -> Any: ...
 
+    @abstractmethod
     def velocity(
         self, module: nn.Module, x: Tensor, timestep: Tensor, conditions: Any, guidance: float
     ) -> Tensor:
         """Of `module`, the trained one or what an engine wraps it in. timestep [B] or [1]."""
-        ...
 
+    @abstractmethod
     def reference_velocity(
         self, module: nn.Module, x: Tensor, timestep: Tensor, conditions: Any, guidance: float
     ) -> Tensor:
         """Of the policy before training, without gradients."""
-        ...
 
+    @abstractmethod
     def noise(self, keys: Sequence[int], draws: int = 1) -> Tensor:
         """Standard normal [B, draws, ...], a function of the keys alone."""
-        ...
 
+    @abstractmethod
     def decode(self, latents: Tensor) -> np.ndarray:
         """Images uint8 [B, H, W, 3]."""
-        ...

@@ -5,7 +5,6 @@ Latents, transitions, log-probs and trained parameters are float32.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -17,12 +16,13 @@ from atelier.config.schema import EvaluationConfig, RolloutConfig
 from atelier.dynamics.transitions import ode
 from atelier.policies.base import Replay, Rollout, Sample
 from atelier.policies.flow.forward_process import ForwardProcess
+from atelier.policies.flow.model import FlowModel
 from atelier.policies.flow.schedules import Schedules
 from atelier.policies.flow.stochastic_steps import StochasticSteps
 
 
-class FlowPolicy(ABC):
-    """policies.base.Policy for everything that is a policies.flow.model.FlowModel."""
+class FlowPolicy(FlowModel):
+    """policies.base.Policy of a model."""
 
     def __init__(
         self,
@@ -43,27 +43,6 @@ class FlowPolicy(ABC):
         else:
             self._actions = StochasticSteps(self, rollout, self._schedules, seed, rank)
         self.kl_forms = self._actions.kl_forms
-
-    # The model, see FlowModel --------------------------------------------------------------------
-
-    @abstractmethod
-    def encode(self, prompts: Sequence[str]) -> Any: ...
-
-    @abstractmethod
-    def velocity(
-        self, module: nn.Module, x: Tensor, timestep: Tensor, conditions: Any, guidance: float
-    ) -> Tensor: ...
-
-    @abstractmethod
-    def reference_velocity(
-        self, module: nn.Module, x: Tensor, timestep: Tensor, conditions: Any, guidance: float
-    ) -> Tensor: ...
-
-    @abstractmethod
-    def noise(self, keys: Sequence[int], draws: int = 1) -> Tensor: ...
-
-    @abstractmethod
-    def decode(self, latents: Tensor) -> np.ndarray: ...
 
     # Training images -----------------------------------------------------------------------------
 

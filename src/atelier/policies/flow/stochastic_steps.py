@@ -129,9 +129,13 @@ class StochasticSteps:
         starts = torch.empty(len(rollout.samples), dtype=torch.int64)
         for rows, window in record["parts"]:
             starts[rows] = window.start
-        kept = {"latents": record["latents"], "noise": record["noise"], "starts": starts}
-        old = rollout.old_log_probs
-        return kept if old is None else {**kept, "old_log_probs": old}
+        assert rollout.old_log_probs is not None  # as rollout() makes it
+        return {
+            "latents": record["latents"],
+            "noise": record["noise"],
+            "starts": starts,
+            "old_log_probs": rollout.old_log_probs,
+        }
 
     def unpack(self, samples: Sequence[Sample], tensors: Mapping[str, Tensor]) -> Rollout:
         actions = tensors["noise"].shape[1]
