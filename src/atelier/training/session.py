@@ -33,8 +33,6 @@ from atelier.training.journal import Journal
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from atelier.training.updates import Learner
-
 
 class Session:
     """Steps and updates done, the moving average, and the weights that sample images where they
@@ -116,13 +114,14 @@ class Session:
             return nullcontext()
         return _in_place(engine, self._behaviour)
 
-    def save(self, learner: Learner, ahead: Experience | None, journal: Journal) -> Path:
+    def save(
+        self, engine: Engine, policy: Policy, ahead: Experience | None, journal: Journal
+    ) -> Path:
         """Collective: write a checkpoint, and prove that it loads into a fresh module.
 
         Args:
             ahead: the next step's images, where they are sampled already.
         """
-        engine, policy = learner.engine, learner.policy
         weights, optimizer = engine.weights(), engine.optimizer_state()
         rng = self._world.gather(torch.get_rng_state())
         folder = journal.run.checkpoints
