@@ -200,6 +200,7 @@ def test_a_second_run_waits_for_the_slot_and_a_dead_worker_stops_nobody(
         again = site.submit("train", stubborn, run=runs[0].name)
         site.wait(lambda: site.state(again) == "Completed")  # nothing is left to compute
         client.release_concurrency_slots(["gpu"], 1, occupancy_seconds=0.1)
+    site.wait(lambda: not processes_of_run(again))
 
 
 def progress(site: Site, flow_run: UUID) -> str:
