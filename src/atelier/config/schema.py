@@ -379,6 +379,11 @@ class LaunchConfig(Section):
     threads: PositiveInt = Field(
         2, description="CPU threads of all ranks together; fixed, because it can change sums."
     )
+    deterministic: bool = Field(
+        True,
+        description="Sum in a fixed order, so that a run repeats, and resumes, bit for bit. On a "
+        "GPU this costs some of the backward pass of attention.",
+    )
     max_restarts: NonNegativeInt = operational(2, "Crashes after which a stage gives up.")
 
 

@@ -27,6 +27,7 @@ from atelier.training.distributed import World, join_world
 from atelier.training.engines import make_engine
 from atelier.training.experience import Collector
 from atelier.training.journal import Journal
+from atelier.training.repeatable import repeatable
 from atelier.training.session import Session, find_checkpoint
 from atelier.training.trainer import Trainer
 from atelier.training.updates import Learner
@@ -41,6 +42,7 @@ def train(config_path: Path, run: RunDirectory) -> None:
     config = load_stage_config(config_path)
     with (
         stopped_when_full(run.train),
+        repeatable(config.launch),
         join_world(config.launch) as world,
         written_by_one(run, world),
     ):
