@@ -38,20 +38,25 @@ def state_of(error: Exception) -> State[Any]:
     """The state of a flow run that an error ended, with the command that goes on with it."""
     if not isinstance(error, AtelierError):
         text = f"{type(error).__name__}: {error}"
-        return Crashed(message=f"{text}\nTo go on: {resume_command()}", data=error)
+        return Crashed(message=and_go_on(text), data=error)
     if error.exit_code == CANCELLED:
         return cancelled(str(error), error)
     if error.exit_code == CRASHED:
-        return Crashed(message=f"{error}\nTo go on: {resume_command()}", data=error)
+        return Crashed(message=and_go_on(str(error)), data=error)
     if isinstance(error, Stopped):
-        message = f"{error}\nTo go on: {resume_command()}"
-        return Failed(name="Stopped", message=message, data=error)
+        return Failed(name="Stopped", message=and_go_on(str(error)), data=error)
     return failed(error)
 
 
 def cancelled(why: str, error: AtelierError | None = None) -> State[Any]:
     """The state of a flow run that was cancelled and has stopped all that it started."""
-    return Cancelled(message=f"{why}\nTo go on: {resume_command()}", data=error)
+    return Cancelled(message=and_go_on(why), data=error)
+
+
+def and_go_on(message: str) -> str:
+    """The message of a state that a command goes on from. One line: Prefect logs it as it is
+    written in a program, a line's end as two letters."""
+    return f"{message.rstrip('.')}. To go on: {resume_command()}"
 
 
 def resume_command() -> str:

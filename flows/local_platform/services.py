@@ -68,7 +68,7 @@ def prefect_worker(api_url: str) -> Service:
     They are not its descendants to kill: a training run must not end because the worker died. A
     worker that is told to stop tells its flow runs, and they end as crashed, to be retried.
     """
-    command = [sys.executable, "-m", "prefect", "worker", "start", "--type", "process"]
+    command = [sys.executable, "-m", "flows.local_platform.worker", "start", "--type", "process"]
     names = ["--pool", WORK_POOL, "--name", WORKER, "--install-policy", "never"]
     environment = {
         "PREFECT_WORKER_QUERY_SECONDS": WORKER_QUERY_SECONDS,

@@ -136,11 +136,10 @@ def test_killed_guard_and_killed_flow_leave_nothing_and_a_retry_completes(
     since = time.monotonic()
     os.kill(site.pid(flow_run), 9)
     assert_gone_in_time(site, flow_run, since, STATE_SECONDS)
-    site.wait(lambda: site.state(flow_run) == "Crashed", 30)
-
     (stubborn / "pretend").touch()
     (stubborn / "hang").unlink()
-    site.prefect("flow-run", "retry", str(flow_run))
+    site.wait(lambda: site.state(flow_run) == "Crashed", 30)
+    site.retry(flow_run)  # before the worker is done with the attempt that was killed
     site.wait(lambda: site.state(flow_run) in ("Completed", "Failed", "Crashed"), 150)
     ended = site.read(flow_run)
     assert ended.state.is_completed(), ended.state.message
