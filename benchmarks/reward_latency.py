@@ -1,11 +1,12 @@
 """What does a slow reward cost? Seconds a step by the latency of its service.
 
-    python benchmarks/reward_latency.py --latencies 0 0.5 2 8 --steps 6
+    python benchmarks/reward_latency.py --latencies 0 0.5 2 8 --rounds 3
 
 The demo's model learns from OCR in a real service, behind a proxy that holds back the answer to
 each micro-batch; synchronously, and one step off (train.one_step_off). Requests wait side by side,
-as they do at a judge that batches. The last column is the equivalence: rewards of every step must
-be those of the run without latency, to the digit.
+as they do at a judge that batches. Latencies take turns within one run, so that what else the
+machine does leaves the ratios alone. The equivalence: rewards of every step must be those of a run
+without latency, to the digit.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ import argparse
 import os
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 import threading
@@ -90,8 +90,8 @@ def slow_service(folder: Path):
         server.shutdown()
 
 
-def trained(folder: Path, url: str, settings: Sequence[str], ahead: bool) -> list[dict[str, Any]]:
-    """Metrics of every step of a run."""
+def prepared(folder: Path, url: str, settings: Sequence[str], ahead: bool) -> RunDirectory:
+    """A run that learns from the service at `url`, ready to be trained."""
     run = RunDirectory(folder)
     own = [
         f"rewards.ocr={{detect: false, placement: remote, urls: ['{url}'], workers: 32}}",
@@ -102,43 +102,82 @@ def trained(folder: Path, url: str, settings: Sequence[str], ahead: bool) -> lis
     config = resolve(RECIPE, [*own, *settings])
     write_stage_configs(config, run)
     prepare(config.data, run.data)
+    return run
+
+
+def trained(run: RunDirectory, order: Sequence[float]) -> list[dict[str, Any]]:
+    """Metrics of every step of a run; answers to its n-th step come `order[n]` seconds late, and
+    one step off, answers to what that step samples for the next."""
     command = [sys.executable, "-m", "atelier.training", "--run", str(run.root)]
     command += ["--config", str(run.config("train"))]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    with SupervisedProcess(command, run.root / "trainer.log", os.environ, Path.cwd()) as trainer:
+        while trainer.poll() is None:
+            done = len(metric_records(run))
+            Proxy.latency = order[min(done, len(order) - 1)]
+            time.sleep(0.1)
+    if trainer.poll() != 0:
+        raise SystemExit((run.root / "trainer.log").read_text()[-2000:])
     return metric_records(run)
 
 
-def seconds_of(records: Sequence[dict[str, Any]]) -> float:
-    """Median of a step; not the first, which warms caches (and samples twice one step off), nor
-    the last (which samples nothing ahead)."""
-    return statistics.median(one["time/step"] for one in records[1:-1])
+def latency_of_steps(latencies: Sequence[float], block: int, rounds: int) -> list[float]:
+    """Each latency for `block` steps, in turn, `rounds` times; one step before that warms caches,
+    and one behind, which one step off samples nothing ahead."""
+    turn = [latency for latency in latencies for _ in range(block)]
+    return [turn[0], *turn * rounds, turn[-1]]
+
+
+def seconds_by_latency(
+    records: Sequence[dict[str, Any]], latencies: Sequence[float], block: int, rounds: int
+) -> list[dict[float, float]]:
+    """Of every round, the mean seconds of a step by latency; without the first step of a block,
+    which one step off still waits for answers of the block before."""
+    seconds = [one["time/step"] for one in records][1:-1]
+    starts = range(0, len(seconds), block)
+    blocks = [statistics.mean(seconds[start + 1 : start + block]) for start in starts]
+    width = len(latencies)
+    return [
+        dict(zip(latencies, blocks[width * number : width * (number + 1)], strict=True))
+        for number in range(rounds)
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--latencies", type=float, nargs="+", default=[0, 0.5, 2, 8])
+    parser.add_argument("--block", type=int, default=3, help="steps in a row with one latency")
+    parser.add_argument("--rounds", type=int, default=3, help="times all latencies take turns")
+    parser.add_argument("--set", action="append", default=[], dest="overrides")
+    options = parser.parse_args()
+    latencies, shape = options.latencies, (options.block, options.rounds)
+    order = latency_of_steps(latencies, *shape)
+    settings = [f"train.steps={len(order)}", *options.overrides]
+    folder = Path(tempfile.mkdtemp(prefix="reward-latency-"))
+    with slow_service(folder) as url:
+        for way, ahead in WAYS.items():
+            run = prepared(folder / f"late-{ahead}", url, settings, ahead)
+            records = trained(run, order)
+            # Without latency, and only as far as every latency has been met once.
+            short = [*settings, f"train.steps={1 + options.block * len(latencies)}"]
+            expected = trained(prepared(folder / f"none-{ahead}", url, short, ahead), [0.0])
+            equal = rewards_of(records)[: len(expected)] == rewards_of(expected)
+            print(f"{way}: rewards are those of a run without latency: {'yes' if equal else 'NO'}")
+            report(seconds_by_latency(records, latencies, *shape))
+    shutil.rmtree(folder)
 
 
 def rewards_of(records: Sequence[dict[str, Any]]) -> list[float]:
     return [one["reward/mean"] for one in records]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--latencies", type=float, nargs="+", default=[0, 0.5, 2, 8])
-    parser.add_argument("--steps", type=int, default=6)
-    parser.add_argument("--set", action="append", default=[], dest="overrides")
-    options = parser.parse_args()
-    settings = [f"train.steps={options.steps}", *options.overrides]
-    folder = Path(tempfile.mkdtemp(prefix="reward-latency-"))
-    print(f"{'way':<14}{'latency s':>10}{'s a step':>10}{'to none':>9}  rewards equal")
-    with slow_service(folder) as url:
-        first: dict[str, tuple[float, list[float]]] = {}
-        for latency in options.latencies:
-            for way, ahead in WAYS.items():
-                Proxy.latency = latency
-                name = f"{way.replace(' ', '-')}-{latency:g}"
-                records = trained(folder / name, url, settings, ahead)
-                seconds, rewards = seconds_of(records), rewards_of(records)
-                base, expected = first.setdefault(way, (seconds, rewards))
-                line = f"{way:<14}{latency:>10g}{seconds:>10.2f}{seconds / base:>9.3f}"
-                print(f"{line}  {'yes' if rewards == expected else 'NO'}", flush=True)
-    shutil.rmtree(folder)
+def report(rounds: Sequence[dict[float, float]]) -> None:
+    """A line for every latency: seconds a step, and against the first latency of its round."""
+    print(f"{'latency s':>10}{'s a step':>10}{'to first':>10}  of every round")
+    for latency, none in ((one, next(iter(rounds[0]))) for one in rounds[0]):
+        ratios = [one[latency] / one[none] for one in rounds]
+        mean = statistics.mean(one[latency] for one in rounds)
+        every = "  ".join(f"{ratio:.3f}" for ratio in ratios)
+        print(f"{latency:>10g}{mean:>10.2f}{statistics.mean(ratios):>10.3f}  {every}", flush=True)
 
 
 if __name__ == "__main__":

@@ -54,4 +54,5 @@ with warnings.catch_warnings():
 
 
 if __name__ == "__main__":
-    app(["worker", *sys.argv[1:]])
+    sys.argv.insert(1, "worker")
+    app()
