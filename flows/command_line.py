@@ -1,9 +1,7 @@
-"""`python -m flows.grpo` and what `atelier run` and `atelier demo` call: one pipeline, its console,
-its exit code."""
+"""What `atelier run` and `atelier demo` call: one pipeline, its console, its exit code."""
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import logging
 import signal
@@ -101,15 +99,3 @@ def _report_error(error: AtelierError) -> int:
 
 def _exception(result: Any) -> BaseException | None:
     return result if isinstance(result, BaseException) else None
-
-
-def main() -> None:
-    """The command line of `python -m flows.grpo`."""
-    parser = argparse.ArgumentParser(prog="python -m flows.grpo", description="Run the pipeline.")
-    parser.add_argument("--recipe", metavar="NAME")
-    parser.add_argument("--set", dest="overrides", metavar="KEY=VALUE", action="append", default=[])
-    parser.add_argument("--name", dest="run_name", metavar="TEXT")
-    parser.add_argument(
-        "--resume", metavar="RUN", help="run directory, or (the beginning of) an id under runs/"
-    )
-    sys.exit(run_pipeline(**vars(parser.parse_args())))

@@ -2,7 +2,6 @@
 
     prefect deployment run grpo/full --param recipe=tiny/flow-grpo-fast --watch
     atelier run --recipe tiny/flow-grpo-fast                        the same, without a platform
-    python -m flows.grpo --recipe tiny/flow-grpo-fast --set algorithm.beta=0.01
 
 prepare -> baseline -> train -> evaluate -> export -> report, each a task around the stage of the
 same name, in the flow's main thread: only there does a stop reach the stage. A stage that is done
@@ -52,9 +51,3 @@ def grpo(
     publish_results(run)
     publish_report(run, mlflow_ui())
     return run
-
-
-if __name__ == "__main__":
-    from flows.command_line import main
-
-    main()

@@ -27,12 +27,12 @@ def compare_runs(names: list[str]) -> Path:
 
 
 def _compare(names: list[str]) -> object:
-    from atelier.report import runs_comparison
+    from atelier.report import runs_comparison, runs_page
 
     try:
         comparison = runs_comparison.compare_runs([find_run(name) for name in names])
         folder = from_root(FOLDER) / comparison.short_id
-        page = runs_comparison.write_page(comparison, folder)
+        page = runs_page.write_page(comparison, folder)
     except AtelierError as error:
         return failed(error)
     where = shown_path(page)

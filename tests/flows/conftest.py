@@ -68,13 +68,13 @@ class Place:
 
     def command(self, *arguments: str, overrides: tuple[str, ...] = ()) -> list[str]:
         sets = [part for one in self.settings(*overrides) for part in ("--set", one)]
-        return [sys.executable, "-m", "flows.grpo", "--recipe", "tiny/base", *sets, *arguments]
+        return [sys.executable, "-m", "atelier", "run", "--recipe", "tiny/base", *sets, *arguments]
 
     def resume(self, run: Path, *overrides: str) -> list[str]:
         """The command that goes on with a run, here with its own MLflow store."""
         own = (f"tracking.mlflow_uri={self.mlflow_uri}", *overrides)
         sets = [part for one in own for part in ("--set", one)]
-        return [sys.executable, "-m", "flows.grpo", "--resume", run.name, *sets]
+        return [sys.executable, "-m", "atelier", "run", "--resume", run.name, *sets]
 
     def run(self, command: list[str]) -> subprocess.CompletedProcess[str]:
         return subprocess.run(

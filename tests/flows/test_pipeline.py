@@ -1,4 +1,4 @@
-"""The whole pipeline, as `python -m flows.grpo` and `atelier run` start it."""
+"""The whole pipeline, as `atelier run` starts it."""
 
 from __future__ import annotations
 

@@ -12,7 +12,8 @@ from scipy import stats
 
 from atelier.cli.application import application
 from atelier.errors import ConfigError, DataError
-from atelier.report.runs_comparison import compare_runs, write_page
+from atelier.report.runs_comparison import compare_runs
+from atelier.report.runs_page import write_page
 from atelier.tracking.run_directory import RunDirectory, write_json
 from tests.support.fake_run import open_fake_run
 from tests.support.scored_runs import scored_run, write_scores

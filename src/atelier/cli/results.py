@@ -24,7 +24,8 @@ def compare(names: tuple[str, ...], metric: str | None, out: Path | None) -> Non
     RUN is a run's directory, or its id below runs/ or how that begins. Runs that differ in the seed
     only are one group; groups are compared on the same prompts and noise.
     """
-    from atelier.report.runs_comparison import compare_runs, write_page
+    from atelier.report.runs_comparison import compare_runs
+    from atelier.report.runs_page import write_page
     from atelier.stages.find_run import find_run
 
     comparison = compare_runs([find_run(name) for name in names], metric)

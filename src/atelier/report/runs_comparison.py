@@ -2,7 +2,7 @@
 
     comparison = compare_runs([RunDirectory(...), RunDirectory(...)])
     print(comparison.as_text())
-    write_page(comparison, Path(".atelier/compare/..."))
+    runs_page.write_page(comparison, Path(".atelier/compare/..."))
 
 The figures come from evaluate/scores.jsonl and baseline/scores.jsonl of the runs and from nothing
 else; how intervals are made is said in evaluation/contrasts.py.
@@ -33,11 +33,8 @@ from atelier.report.metric_contrasts import (
     seeds_are_paired,
     sentence,
 )
-from atelier.report.runs_page import write_page
 from atelier.report.text_tables import Row, aligned, markdown, signed
 from atelier.tracking.run_directory import RunDirectory
-
-__all__ = ["RunsComparison", "compare_runs", "write_page"]
 
 
 def compare_runs(runs: Sequence[RunDirectory], metric: str | None = None) -> RunsComparison:
