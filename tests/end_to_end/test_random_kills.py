@@ -76,7 +76,7 @@ class OnPlatform:
             state = client.read_flow_run(run).state
             return str(state.type.value) if state is not None else ""
 
-    def wait_for(self, run: str, *states: str, seconds: float = 600.0) -> str:
+    def wait_for(self, run: str, *states: str, seconds: float = 1800.0) -> str:
         deadline = time.monotonic() + seconds
         while (state := self.state(run)) not in states:
             assert time.monotonic() < deadline, f"{state}, and not one of {states}"
