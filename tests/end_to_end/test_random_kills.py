@@ -13,14 +13,16 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
+from atelier.stages.frame import read_record
 from flows.local_platform.loopback import free_port
 from tests.flows.conftest import Place, processes_of, wait_for_end
 from tests.support.metric_rows import results
@@ -28,10 +30,14 @@ from tests.support.metric_rows import results
 VICTIMS = ("trainer", "flow", "worker", "machine")
 KILLS = int(os.environ.get("ATELIER_KILLS", 0))
 SEED = int(os.environ.get("ATELIER_KILLS_SEED", 0))
-# Long enough that no run is done before its last kill.
-SETTINGS = (f"train.steps={3 * max(KILLS, 4)}", "train.evaluate_every=6", "launch.max_restarts=100")
-# Of a disturbed attempt: long enough to reach any stage, short enough to lie in its middle.
-LONGEST_WAIT = 25.0
+STEPS = 2 * max(KILLS, 6)
+SETTINGS = (f"train.steps={STEPS}", "train.evaluate_every=6", "launch.max_restarts=100")
+# A moment is a run's progress (stages done, steps taken) and up to so many seconds: seconds alone
+# would lie in the first stages where the machine is slow, and behind the last where it is fast.
+BEFORE_TRAINING = 2  # prepare and baseline are done
+LAST = BEFORE_TRAINING + STEPS + 2  # train and evaluate are done, export is not
+MOST_SECONDS = 4.0
+PATIENCE = 1200.0
 
 
 @dataclass(frozen=True)
@@ -76,12 +82,15 @@ class OnPlatform:
             state = client.read_flow_run(run).state
             return str(state.type.value) if state is not None else ""
 
-    def wait_for(self, run: str, *states: str, seconds: float = 1800.0) -> str:
-        deadline = time.monotonic() + seconds
-        while (state := self.state(run)) not in states:
-            assert time.monotonic() < deadline, f"{state}, and not one of {states}"
-            time.sleep(0.5)
-        return state
+    def wait_for(self, run: str, *states: str) -> str:
+        self.wait_until(lambda: self.state(run) in states)
+        return self.state(run)
+
+    def wait_until(self, condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while not condition():
+            assert time.monotonic() < deadline, "what should happen does not"
+            time.sleep(0.2)
 
     def find(self, victim: str) -> list[psutil.Process]:
         """Those to kill. A machine that goes down takes everything at once."""
@@ -134,29 +143,46 @@ def test_a_run_killed_at_random_moments_ends_as_if_undisturbed(platform: OnPlatf
     undisturbed = platform.submit()
     assert platform.wait_for(undisturbed, "COMPLETED", "FAILED", "CRASHED") == "COMPLETED"
 
-    draws = random.Random(SEED)
-    order = [VICTIMS[i % len(VICTIMS)] for i in range(KILLS)]
-    draws.shuffle(order)
     run = platform.submit()
+    directory = platform.place.runs / run
     told = []
-    for victim in order:
-        seconds = draws.uniform(2.0, LONGEST_WAIT)
-        told.append(f"{victim} after {seconds:.1f} s in {_stage(platform.place.runs / run)}")
-        state = _kill_after(platform, run, victim, seconds)
-        assert state != "COMPLETED", (told, "it was done before: it needs more steps")
+    for progress, seconds, victim in _moments(random.Random(SEED)):
+        platform.wait_until(partial(_has_reached, directory, progress))
+        time.sleep(seconds)
+        told.append(f"{victim} at {progress} + {seconds:.1f} s in {_stage(directory)}")
+        _kill(platform, run, victim)
     assert platform.wait_for(run, "COMPLETED", "FAILED", "CRASHED") == "COMPLETED", told
 
     for name, value in _outcome(platform.place.runs / undisturbed).items():
-        assert _outcome(platform.place.runs / run)[name] == value, (name, told)
+        assert _outcome(directory)[name] == value, (name, told)
     sys.stdout.write("\n".join(told) + "\n")
 
 
-def _kill_after(platform: OnPlatform, run: str, victim: str, seconds: float) -> str:
-    """Let the run go on for a while, kill -9, and see to it that it can go on."""
-    platform.wait_for(run, "RUNNING", "COMPLETED")
-    time.sleep(seconds)
-    if platform.state(run) == "COMPLETED":
-        return "COMPLETED"
+def _moments(draws: random.Random) -> list[tuple[int, float, str]]:
+    """Progress, seconds and victim of every kill, in the order in which they come."""
+    moments = []
+    for number in range(KILLS):
+        victim = VICTIMS[number % len(VICTIMS)]
+        first, last = (BEFORE_TRAINING, BEFORE_TRAINING + STEPS - 1)
+        if victim != "trainer":
+            first, last = 0, LAST
+        moments.append((draws.randint(first, last), draws.uniform(0, MOST_SECONDS), victim))
+    return sorted(moments)
+
+
+def _has_reached(run: Path, progress: int) -> bool:
+    """Whether so many stages are done and steps of training recorded, together."""
+    records = [read_record(path.parent) for path in run.glob("*/stage.json")]
+    done = sum(record is not None and record["status"] == "done" for record in records)
+    metrics = run / "train/metrics.jsonl"
+    steps = metrics.read_bytes().count(b"\n") if metrics.exists() else 0
+    return done + steps >= progress
+
+
+def _kill(platform: OnPlatform, run: str, victim: str) -> None:
+    """kill -9, and see to it that the run can go on."""
+    # Between two lives there may be none of the kind for some seconds.
+    platform.wait_until(lambda: bool(platform.find(victim)))
     for process in platform.find(victim):
         try:
             process.kill()
@@ -165,10 +191,9 @@ def _kill_after(platform: OnPlatform, run: str, victim: str, seconds: float) -> 
     if victim == "machine":
         platform.up()
     if victim in ("flow", "machine"):
-        if platform.wait_for(run, "CRASHED", "COMPLETED") == "COMPLETED":
-            return "COMPLETED"
+        platform.wait_for(run, "CRASHED")
         platform.retry(run)
-    return platform.state(run)
+    platform.wait_for(run, "RUNNING")
 
 
 def _stage(run: Path) -> str:
