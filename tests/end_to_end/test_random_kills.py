@@ -98,7 +98,7 @@ class OnPlatform:
         marks = {
             "trainer": "atelier.training",
             "flow": "prefect.engine",
-            "worker": "worker",
+            "worker": "flows.local_platform.worker",
         }
         if victim == "machine":
             return everything
