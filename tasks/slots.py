@@ -30,7 +30,7 @@ from atelier.processes.gpus import visible_gpus
 from atelier.tracking.run_directory import RunDirectory
 from tasks.done import are_done
 from tasks.identity import LEASE
-from tasks.server import UNANSWERED, ask_server
+from tasks.server import UNANSWERED, ask_server, until_answered
 
 GPU = "gpu"
 LEASE_SECONDS = 60.0  # the shortest that the server grants
@@ -46,9 +46,15 @@ def require_gpu_slots(run: Path) -> None:
     """Refuse a run that the limit `gpu` will never admit.
 
     Raises:
-        PlanError: launch.processes is more than the limit.
+        PlanError: launch.processes is more than the limit, or there is no GPU at all.
     """
-    count, limit = slots_needed(_launch(run)), _limit(GPU)
+    launch = _launch(run)
+    if launch.device == "cuda" and not visible_gpus():
+        raise PlanError(
+            "launch.device: cuda, but this machine has no GPU that the driver or "
+            "CUDA_VISIBLE_DEVICES shows; set launch.device=auto, or run it where there is one"
+        )
+    count, limit = slots_needed(launch), until_answered(lambda: _limit(GPU))
     if limit is not None and count > limit.limit:
         raise PlanError(
             f"launch.processes: {count} ranks want a GPU each, and the concurrency limit "
@@ -119,14 +125,14 @@ def _acquire(name: str, count: int, on_wait: Callable[[str], None] | None) -> UU
     """The lease; None where the limit does not exist. Waits while all slots are taken."""
     said = None
     while True:
-        lease, taken = _try(name, count)
+        lease, taken = until_answered(lambda: _try(name, count))
         if not taken:
             if said is not None and on_wait:
                 on_wait("")
             return lease
         if said is None or time.monotonic() - said > REMIND_EVERY_SECONDS:
             said = time.monotonic()
-            text = _waiting_for(name, count)
+            text = until_answered(lambda: _waiting_for(name, count))
             logger.info(text)
             if on_wait:
                 on_wait(text)

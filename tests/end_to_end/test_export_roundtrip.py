@@ -328,7 +328,6 @@ def test_a_run_trained_in_full_is_exported_in_float16_rounded_once(
             optimizer=OptimizerState(14, {}),
             rng={"torch": torch.get_rng_state()},
         ),
-        keep=1,
     )
     record = export_run(run, config, {"similarity": (0.5, 0.75)}).published[0].record
     assert record.weights.update_survival is not None

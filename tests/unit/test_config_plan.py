@@ -187,6 +187,15 @@ def test_learning_from_finished_images_counts_levels() -> None:
             ["rollout={schedule: resolution_shift, lowest_level: 0.02, tail: 0.5}"],
             "rollout.tail: has no place among stretched levels",
         ),
+        (["train.ema.enabled=false"], "export.weights: ema, but train.ema.enabled is false"),
+        (
+            ["rollout.window={strategy: progressive, range: [0, 4], stride: 3}"],
+            r"rollout.window.stride: 3 leads a window of 2 out of .* never move",
+        ),
+        (
+            ["rollout.window={strategy: decay, steps_per_window: 2, fewest_steps_per_window: 5}"],
+            "rollout.window.fewest_steps_per_window: 5 at the end is more than the 2",
+        ),
         (["algorithm.keep_extremes=16"], "algorithm.keep_extremes: 16 keeps every image"),
         (["train.resample_rounds=1", "rollout.micro_batch_size=32"], "has to be of one group"),
         (["train.resample_rounds=1", "train.one_step_off=true"], "train.resample_rounds: other"),
@@ -217,6 +226,34 @@ def test_the_world_size_of_the_trainer_counts() -> None:
 def test_small_micro_batches_are_a_warning_not_an_error() -> None:
     warnings = planned("rollout.micro_batch_size=4").warnings
     assert any(text.startswith("rollout.micro_batch_size") for text in warnings)
+
+
+@pytest.mark.parametrize(
+    ("override", "needs"),
+    [
+        ("policy.lora.rank=9", "policy.trainable: lora"),
+        ("rollout.shift=9", "rollout.schedule: linear_shift"),
+        ("rollout.window.stride=1", "a rollout.window.strategy that moves"),
+        ("rollout.window.fewest_steps_per_window=3", "decay or exp_decay"),
+        ("algorithm.kl_placement=reward", "algorithm.beta above 0"),
+        ("train.in_flight=store", "train.one_step_off: true"),
+        ("launch.zero_stage=3", "launch.engine: deepspeed"),
+    ],
+)
+def test_a_setting_without_effect_is_a_warning(override: str, needs: str) -> None:
+    key = override.split("=")[0]
+    (warning,) = [text for text in planned(override).warnings if "does nothing" in text]
+    assert warning.startswith(f"{key}: does nothing here: it needs")
+    assert needs in warning
+
+
+@pytest.mark.parametrize("recipe", recipe_names(recipes_directory()))
+def test_no_recipe_sets_what_has_no_effect(recipe: str) -> None:
+    assert not [
+        text
+        for text in plan(resolve(recipe, [], Path(os.devnull))).warnings
+        if "does nothing" in text
+    ]
 
 
 def test_memory_is_read_from_the_files_of_the_model(model: Path) -> None:

@@ -48,7 +48,7 @@ def test_an_overflow_is_skipped_and_the_scale_survives_a_checkpoint(tmp_path: Pa
     assert state.scaler["scale"] == 2.0**15
 
     saved = Checkpoint(LoopState(1, 1, "digest", 0, 0), one.weights(), None, state, {})
-    loaded = load_checkpoint(save_checkpoint(tmp_path, saved, 1)).optimizer
+    loaded = load_checkpoint(save_checkpoint(tmp_path, saved)).optimizer
     other = engine(nn.Linear(4, 1, bias=False), True)
     other.load_optimizer_state(loaded)
     assert other.optimizer_state().scaler == state.scaler

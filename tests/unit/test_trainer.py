@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from atelier.errors import CheckpointError, Stopped
 from atelier.rewards.base import Scores
 from atelier.rewards.reward_set import Reward, RewardSet
 from atelier.tracking.run_directory import RunDirectory
-from atelier.training.checkpoint import latest_checkpoint, load_checkpoint
+from atelier.training.checkpoint import latest_checkpoint, load_checkpoint, save_checkpoint
 from atelier.training.distributed import World
 from atelier.training.engines import make_engine
 from atelier.training.experience import Collector
@@ -54,9 +55,14 @@ def found(run: RunDirectory, digest: str = "digest"):
         return find_checkpoint(run.checkpoints, digest, journal)
 
 
-def run_trainer(root: Path, settings: RunConfig, missing_every: int = 0) -> list[dict]:
+def run_trainer(
+    root: Path,
+    settings: RunConfig,
+    missing_every: int = 0,
+    policy: ToyTokenPolicy | None = None,
+) -> list[dict]:
     run = RunDirectory(root)
-    policy = ToyTokenPolicy(settings.train.seed)
+    policy = policy or ToyTokenPolicy(settings.train.seed)
     policy.prepare_reference()
     checkpoint = found(run)
     journal = Journal(run, WORLD)
@@ -110,6 +116,62 @@ def test_an_outage_stops_the_run_and_changes_nothing(tmp_path: Path) -> None:
     with pytest.raises(Stopped, match=r"min_valid_share.*the toy reward is out"):
         run_trainer(tmp_path, config(steps=2), missing_every=2)
     assert RunDirectory(tmp_path).metrics.read_text() == ""
+
+
+def test_a_gradient_that_is_no_number_stops_the_run_before_it_is_saved(tmp_path: Path) -> None:
+    settings = config(checkpoint_every=1, keep_checkpoints=1)
+    policy, calls = ToyTokenPolicy(settings.train.seed), []
+
+    def diverge(gradient: torch.Tensor) -> torch.Tensor:
+        calls.append(1)
+        return gradient * (float("nan") if len(calls) > 12 else 1.0)
+
+    next(iter(policy.trainable().values())).register_hook(diverge)
+    with pytest.raises(Stopped, match=r"step \d: the gradient's norm is nan.*learning_rate"):
+        run_trainer(tmp_path, settings, policy=policy)
+    kept = found(RunDirectory(tmp_path))
+    assert kept.state.step == rows(RunDirectory(tmp_path))[-1]["step"] > 1
+    assert all(value.isfinite().all() for value in kept.weights.values())
+    assert run_trainer(tmp_path, settings)[-1]["step"] == 20
+
+
+class Broken(ToyTokenPolicy):
+    """Replays nothing but NaN."""
+
+    def replay(self, *arguments, **rest):
+        replayed = super().replay(*arguments, **rest)
+        return replace(replayed, log_prob=replayed.log_prob * float("nan"))
+
+
+def test_the_replay_gate_lets_no_nan_through(tmp_path: Path) -> None:
+    with pytest.raises(Stopped, match="replayed rollout has a mean .* of nan"):
+        run_trainer(tmp_path, config(), policy=Broken(0))
+
+
+def test_weights_that_are_no_numbers_are_not_saved(tmp_path: Path) -> None:
+    run_trainer(tmp_path, config(steps=5))
+    folder = RunDirectory(tmp_path).checkpoints
+    good = load_checkpoint(latest_checkpoint(folder))
+    name = next(iter(good.weights))
+    odd = {**good.weights, name: good.weights[name] * float("inf")}
+    with pytest.raises(Stopped, match="not finite"):
+        save_checkpoint(folder, replace(good, weights=odd, state=replace(good.state, step=6)))
+    assert [path.name for path in folder.iterdir()] == ["step-000005"]
+
+
+def test_an_update_without_a_sample_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_trainer(tmp_path, config(steps=5))
+    before = found(RunDirectory(tmp_path)).weights
+    advantages = Grpo.advantages
+    monkeypatch.setattr(
+        Grpo, "advantages", lambda *own: replace(one := advantages(*own), kept=one.kept & False)
+    )
+    assert run_trainer(tmp_path, config(steps=6))[-1]["grad_norm"] == 0.0
+    after = found(RunDirectory(tmp_path))
+    assert after.state.step == 6
+    assert all(torch.equal(value, after.weights[name]) for name, value in before.items())
 
 
 def test_resumed_in_the_middle_equals_undisturbed(tmp_path: Path) -> None:

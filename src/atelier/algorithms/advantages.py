@@ -98,7 +98,7 @@ def extremes(advantages: Tensor, group_ids: Tensor, valid: Tensor, keep: int) ->
         members = ((group_ids == group) & valid).nonzero().flatten()
         order = members[advantages[members].argsort(stable=True)]
         if len(order) > keep:
-            order = torch.cat([order[: keep // 2], order[len(order) - (keep - keep // 2) :]])
+            order = torch.cat([order[: keep // 2], order[-(keep // 2) :]])
         kept[order] = True
     return kept
 

@@ -14,6 +14,7 @@ from atelier.config.model_facts import ModelFacts, read_model_facts
 from atelier.config.rejections import model_rejections, rejections, rewards_in_use
 from atelier.config.schema import RunConfig
 from atelier.config.space import space_warnings
+from atelier.config.without_effect import without_effect
 from atelier.errors import ConfigError, PlanError
 
 # Below this, results depend on the micro-batch in the last bits, and OCR and JPEG rewards are
@@ -128,6 +129,7 @@ def _warnings(config: RunConfig, ranks: int, facts: ModelFacts | None) -> Iterat
         yield "train.checkpoint_every", f"no checkpoint before the last of {train.steps} steps"
     if train.evaluate_every > train.steps:
         yield "train.evaluate_every", f"no periodic evaluation in {train.steps} steps"
+    yield from without_effect(config)
     if config.launch.threads < ranks:
         yield "launch.threads", f"{config.launch.threads} for {ranks} processes: one each is used"
     if facts is not None:

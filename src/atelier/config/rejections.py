@@ -12,7 +12,7 @@ from atelier.config.paths import from_root, is_file
 from atelier.config.policy_rules import policy_rejections
 from atelier.config.prompt_files import FOLDER_FILES, can_be_had, prompt_files
 from atelier.config.rewards import RewardsConfig
-from atelier.config.schema import RolloutConfig, RunConfig
+from atelier.config.schema import RolloutConfig, RunConfig, WindowConfig
 
 Rejections = Iterator[tuple[str, str]]
 
@@ -42,6 +42,8 @@ def rejections(config: RunConfig, ranks: int) -> Rejections:
     yield from _sampling_rejections(config, ranks)
     yield from _reward_rejections(config)
     yield from _data_rejections(config)
+    if config.export.weights == "ema" and not config.train.ema.enabled:
+        yield "export.weights", "ema, but train.ema.enabled is false; use raw"
 
 
 def _batch_rejections(config: RunConfig, ranks: int) -> Rejections:
@@ -107,6 +109,14 @@ def _window_rejections(rollout: RolloutConfig) -> Rejections:
             "rollout.window.size",
             f"{window.size} does not fit into rollout.window.range [{low}, {high})",
         )
+    elif window.moves and window.stride and low + window.stride + window.size > high:
+        yield (
+            "rollout.window.stride",
+            f"{window.stride} leads a window of {window.size} out of rollout.window.range "
+            f"[{low}, {high}) at once, so it would never move; use less, or 0 to freeze it",
+        )
+    if window.strategy in ("decay", "exp_decay"):
+        yield from _decay_rejections(window)
     if window.scope != "step" and (window.moves or window.strategy == "all"):
         yield (
             "rollout.window.scope",
@@ -119,6 +129,15 @@ def _window_rejections(rollout: RolloutConfig) -> Rejections:
         yield (
             "rollout.tail",
             "the images of a micro-batch take the same steps; use rollout.window.scope step",
+        )
+
+
+def _decay_rejections(window: WindowConfig) -> Rejections:
+    if window.fewest_steps_per_window > window.steps_per_window:
+        yield (
+            "rollout.window.fewest_steps_per_window",
+            f"{window.fewest_steps_per_window} at the end is more than the "
+            f"{window.steps_per_window} of rollout.window.steps_per_window at the beginning",
         )
 
 

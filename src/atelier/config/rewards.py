@@ -92,7 +92,7 @@ class RewardsConfig(Section):
     jpeg_incompressibility: JpegConfig | None = Field(
         None, description="kB: higher is less compressible."
     )
-    min_valid_share: Fraction = Field(
+    min_valid_share: Annotated[float, Field(gt=0, le=1)] = Field(
         0.9, description="Share of a step's images that must have a score, else the run stops."
     )
     deadline: PositiveFloat = operational(

@@ -249,10 +249,10 @@ class AlgorithmConfig(Section):
         description="What is made relative to the group: the weighted sum of the rewards; each "
         "reward, summed afterwards (MixGRPO); the same, then scaled over the step (GDPO).",
     )
-    advantage_trim: Annotated[float, Field(ge=0, lt=1)] = Field(
+    advantage_trim: Annotated[float, Field(ge=0, le=0.5)] = Field(
         0.0, description="Share of a group's lowest rewards that its mean and std leave out."
     )
-    keep_extremes: Annotated[int, Field(ge=2)] | None = Field(
+    keep_extremes: Annotated[int, Field(ge=2, multiple_of=2)] | None = Field(
         None, description="Train on so many of a group: half the best, half the worst."
     )
     advantage_clip: PositiveFloat = Field(5.0, description="Advantages are clamped to +-this.")
@@ -301,7 +301,9 @@ class TrainConfig(Section):
         0,
         description="How often a step draws other prompts for groups whose rewards are all equal.",
     )
-    learning_rate: PositiveFloat = Field(2e-5, description="AdamW learning rate, constant.")
+    learning_rate: Annotated[float, Field(gt=0, le=1)] = Field(
+        2e-5, description="AdamW learning rate, constant."
+    )
     weight_decay: NonNegativeFloat = Field(1e-4, description="AdamW weight decay.")
     adam_betas: tuple[Decay, Decay] = Field((0.9, 0.999), description="AdamW betas.")
     adam_epsilon: PositiveFloat = Field(1e-8, description="AdamW epsilon.")

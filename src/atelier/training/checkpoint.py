@@ -27,7 +27,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from atelier.disk import stopped_when_full
-from atelier.errors import CheckpointError, ConfigError
+from atelier.errors import CheckpointError, ConfigError, Stopped
 from atelier.training.engines import OptimizerState
 
 MANIFEST = "MANIFEST.json"
@@ -63,11 +63,13 @@ class Checkpoint:
     behaviour: Mapping[str, Tensor] | None = None
 
 
-def save_checkpoint(folder: Path, checkpoint: Checkpoint, keep: int) -> Path:
-    """Write checkpoint `step-NNNNNN` into `folder` and remove the oldest beyond `keep`.
+def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
+    """Write checkpoint `step-NNNNNN` into `folder`.
 
-    Raises Stopped when the disk is full; what was there before stays whole.
+    Raises Stopped when the disk is full, or a weight is not finite; what was there before stays
+    whole.
     """
+    _require_finite(checkpoint)
     final = folder / f"step-{checkpoint.state.step:06d}"
     aside = folder / f".{final.name}.{os.getpid()}"
     what = f"the checkpoint of step {checkpoint.state.step}"
@@ -82,9 +84,24 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint, keep: int) -> Path:
         except BaseException:
             shutil.rmtree(aside, ignore_errors=True)
             raise
+    return final
+
+
+def prune_checkpoints(folder: Path, keep: int) -> None:
+    """Remove the oldest checkpoints beyond `keep`. To be called when the newest is proven."""
     for old in all_checkpoints(folder)[:-keep]:
         shutil.rmtree(old)
-    return final
+
+
+def _require_finite(checkpoint: Checkpoint) -> None:
+    odd = [name for name, value in checkpoint.weights.items() if not value.isfinite().all()]
+    if odd:
+        raise Stopped(
+            f"step {checkpoint.state.step}: {len(odd)} of {len(checkpoint.weights)} trained "
+            f"tensors are not finite ({odd[0]} is the first): training diverged. They are not "
+            "saved, the last checkpoint is as it was; begin a new run with a lower "
+            "train.learning_rate"
+        )
 
 
 def _size(checkpoint: Checkpoint) -> int:

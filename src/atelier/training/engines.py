@@ -141,7 +141,8 @@ class DdpEngine:
         self._scaler.unscale_(self._optimizer)
         parameters = list(self._trainable.values())
         norm = float(nn.utils.clip_grad_norm_(parameters, self._max_grad_norm))
-        self._scaler.step(self._optimizer)
+        if math.isfinite(norm) or self._scaler.is_enabled():  # a scaler skips overflows by itself
+            self._scaler.step(self._optimizer)
         self._scaler.update()
         self._optimizer.zero_grad(set_to_none=True)
         if self._scaler.is_enabled() and not math.isfinite(norm):

@@ -21,6 +21,7 @@ from atelier.training.checkpoint import (
     all_checkpoints,
     check_reload,
     load_checkpoint,
+    prune_checkpoints,
     save_checkpoint,
 )
 from atelier.training.distributed import World
@@ -134,9 +135,13 @@ class Session:
             saved = save_checkpoint(
                 folder,
                 Checkpoint(state, weights, ema, optimizer, states, in_flight, self._behaviour),
-                self._config.train.keep_checkpoints,
             )
-            check_reload(saved, policy.fresh_module(), weights)
+            try:
+                check_reload(saved, policy.fresh_module(), weights)
+            except CheckpointError:
+                shutil.rmtree(saved)  # a resumed run would take it up
+                raise
+            prune_checkpoints(folder, self._config.train.keep_checkpoints)
         self._world.barrier()
         return folder / f"step-{self.step:06d}"
 

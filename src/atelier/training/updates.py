@@ -6,6 +6,7 @@ less and a step is the same for any number of ranks.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -69,6 +70,9 @@ class Learner:
         slices = [list(self.policy.action_slices(rollout)) for rollout in rollouts]
         rows = [torch.tensor([one.index for one in rollout.samples]) for rollout in rollouts]
         kept = sum(self.world.gather(sum(int(advantages.kept[row].sum()) for row in rows)))
+        if not kept:
+            # Without a gradient, the optimizer's momentum would still move the weights.
+            return {"grad_norm": 0.0}
         means = WeightedMeans()
         drifts = []
         calls = [(i, actions) for i, parts in enumerate(slices) for actions in parts]
@@ -76,7 +80,7 @@ class Learner:
             rollout, row = rollouts[i], rows[i]
             old = None if rollout.old_log_probs is None else rollout.old_log_probs[:, actions]
             # The share of one action of one sample in the mean over all kept ones, on all ranks.
-            share = max(kept, 1) * rollout.actions
+            share = kept * rollout.actions
             weight = (advantages.kept[row].float() / share).to(self.world.device)
             last = number == len(calls) - 1
             with self.engine.accumulate(last):
@@ -92,6 +96,7 @@ class Learner:
         if fresh:
             self._replay_gate(step, drift)
         gradient_norm = self.engine.step()
+        _require_finite(step, gradient_norm)
         self.session.after_update(self.engine)
         return {
             **means.over(self.world),
@@ -109,7 +114,7 @@ class Learner:
         if self.session.first_step_of_this_life(step):
             self.journal.event("replay_gate", step, **gap)
         limit = self.config.train.replay_gate * algorithm.gap_scale
-        if gap["mean"] > limit:
+        if not gap["mean"] <= limit:  # nor is NaN a pass
             raise Stopped(
                 f"step {step}: the replayed rollout has a mean {algorithm.gap_name} of "
                 f"{gap['mean']:.2e}, above train.replay_gate x {algorithm.gap_unit} = "
@@ -152,6 +157,20 @@ class Learner:
                 self.policy.replay(self.policy.module, rollout, actions, with_reference)
                 for actions in self.policy.action_slices(rollout)
             ]
+
+
+def _require_finite(step: int, gradient_norm: float) -> None:
+    """Stop before anything of such an update is saved.
+
+    Raises:
+        Stopped: the last checkpoint is what a resumed run goes on from.
+    """
+    if not math.isfinite(gradient_norm):
+        raise Stopped(
+            f"step {step}: the gradient's norm is {gradient_norm}: the loss or the model has left "
+            "the range of its numbers. Nothing of this step is saved, the last checkpoint is as it "
+            "was; begin a new run with a lower train.learning_rate, or with policy.dtype=float32"
+        )
 
 
 def _log_prob(known: Tensor | None) -> Tensor:
