@@ -21,6 +21,7 @@ from atelier.stages import baseline
 from atelier.stages.frame import open_stage, read_record
 from atelier.tracking.run_directory import RunDirectory, write_json
 from tasks.cancellation import ASK_EVERY_SECONDS
+from tasks.slots import TRY_EVERY_SECONDS
 from tests.flows.conftest import Place, wait_for_end
 from tests.support.runs import make_run
 from tests.support.site import Site, guards_of_run, prefect_site, processes_of_run
@@ -108,6 +109,14 @@ def test_a_users_error_is_logged_in_words(site: Site):
     assert "Traceback" not in site.log(flow_run)
 
 
+def test_a_cancel_before_the_flow_begins_is_a_cancel(site: Site, run: Path):
+    flow_run = site.submit("train", run=run.name)
+    site.wait(lambda: site.state(flow_run) == "Submitting")
+    site.cancel(flow_run)
+    site.wait(lambda: site.state(flow_run) == "Cancelled", STATE_SECONDS)
+    assert not processes_of_run(flow_run)
+
+
 def test_a_cancel_needs_no_worker_and_outlives_the_server(site: Site, run: Path, stubborn: Path):
     flow_run = start(site, run, stubborn)
     site.kill_worker()
@@ -181,6 +190,9 @@ def test_a_second_run_waits_for_the_slot_and_a_dead_worker_stops_nobody(
     first = start(site, runs[0], stubborn)
     second = site.submit("train", stubborn, run=runs[1].name)
     site.wait(lambda: "waiting for 1 slot of 'gpu'" in progress(site, second))
+    site.kill_server()
+    time.sleep(2 * TRY_EVERY_SECONDS)  # it asks for a slot meanwhile
+    site.start_server()
     site.kill_worker()
     try:
         assert reconcile(site) == "", "it disturbs nothing that lives"

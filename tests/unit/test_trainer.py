@@ -144,7 +144,7 @@ class Broken(ToyTokenPolicy):
 
 
 def test_the_replay_gate_lets_no_nan_through(tmp_path: Path) -> None:
-    with pytest.raises(Stopped, match="replayed rollout has a mean .* of nan"):
+    with pytest.raises(Stopped, match=r"replayed rollout has a mean .* of nan"):
         run_trainer(tmp_path, config(), policy=Broken(0))
 
 
