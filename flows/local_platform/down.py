@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 # A flow run ends within 25 s of SIGTERM: its guards give what they guard 15 (design section 5).
 RUN_SECONDS = 28.0
 SUPERVISOR_SECONDS = 20.0
+GO_ON = "`prefect flow-run retry ID`, or `atelier run --resume ID` for one of `atelier run`"
 
 
 @dataclass(frozen=True)
@@ -102,10 +103,9 @@ def _end_runs(runs: list[LiveRun], force: bool, say: Callable[[str], None]) -> N
         raise AtelierError(
             f"{len(runs)} flow run(s) need the platform:\n{listed}\n"
             "Wait for them, cancel them (prefect flow-run cancel ID), or stop them now with "
-            "`atelier down --force`; `prefect flow-run retry ID` goes on later from their last "
-            "checkpoint"
+            f"`atelier down --force`. Later, from their last checkpoint: {GO_ON}"
         )
-    say(f"Stopping {len(runs)} flow run(s); `prefect flow-run retry ID` goes on later:\n{listed}")
+    say(f"Stopping {len(runs)} flow run(s); later: {GO_ON}\n{listed}")
     processes = [run.process for run in runs if run.process is not None]
     for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess):

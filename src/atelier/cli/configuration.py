@@ -45,7 +45,10 @@ def validate(recipe: str | None, overrides: tuple[str, ...], params_file: Path |
     """Check keys, types and values."""
     config = resolve(recipe, overrides, params_file)
     digest = stage_digest(config, "train")
-    click.echo(f"valid: {config.recipe or 'defaults, no recipe'} (train digest {digest[:12]})")
+    click.echo(
+        f"valid: {config.recipe or 'defaults, no recipe'} (train digest {digest[:12]}); "
+        "whether it can work, `atelier plan` says"
+    )
 
 
 @click.command()

@@ -35,7 +35,7 @@ def plan_table(plan: Plan) -> str:
             f"{plan.evaluation_images:,}",
             f"baseline, {plan.evaluations} periodic, final",
         ),
-        ("passes, rollout", f"{plan.rollout_passes:,}", "transformer passes of one image"),
+        ("passes, rollout", f"{plan.rollout_passes:,}", "transformer passes of one image, at most"),
         ("passes, replay", f"{plan.replay_passes:,}", "most of them forward and backward"),
         ("passes, evaluation", f"{plan.evaluation_passes:,}", ""),
         *_memory_rows(plan),

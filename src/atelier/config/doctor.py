@@ -127,7 +127,10 @@ def _port(port: int, owner: str) -> Check:
             probe.bind(("127.0.0.1", port))
         except OSError as error:
             return Check(
-                f"port {port}", "warn", f"in use, wanted by the {owner} ({error.strerror})"
+                f"port {port}",
+                "warn",
+                f"in use ({error.strerror}): by this project's {owner} where the platform is up; "
+                "else choose another (docs/platform.md)",
             )
     return Check(f"port {port}", "ok", f"free for the {owner}")
 

@@ -137,7 +137,7 @@ class RunsComparison:
         return [(title, rows) for title, rows in found if len(rows) > 1]
 
     def _group_rows(self) -> list[Row]:
-        rows: list[Row] = [("Configuration", "what differs", "seeds", "runs")]
+        rows: list[Row] = [("Configuration", "what differs", "of seed", "runs")]
         for group in self.groups:
             seeds = ", ".join(map(str, group.seeds))
             names = ", ".join(_short(run.directory.root.name) for run in group.runs)

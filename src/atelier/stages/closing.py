@@ -56,4 +56,6 @@ def mlflow_page(run: RunDirectory, ui: str | None, artifact: str | None = None) 
     if not {"experiment_id", "run_id"} <= state.keys():
         return None
     where = f"experiments/{state['experiment_id']}/runs/{state['run_id']}"
-    return f"{page.rstrip('/')}/#/{where}" + (f"/artifactPath/{artifact}" if artifact else "")
+    where += f"/artifactPath/{artifact}" if artifact else ""
+    # The mode that shows training runs: MLflow opens in its other one.
+    return f"{page.rstrip('/')}/#/{where}?workflowType=machine_learning"

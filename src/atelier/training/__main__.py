@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import gc
+import os
 import sys
 from pathlib import Path
 
@@ -32,6 +33,9 @@ def main() -> int:
     # Torch comes after the arguments are known to be good. Imports allocate much and free nothing:
     # without collections they are a sixth faster, and no later collection looks through them.
     gc.disable()
+    if os.environ.get("RANK", "0") == "0":
+        sys.stdout.write("loading libraries and model; the first step begins after that\n")
+        sys.stdout.flush()
     from atelier.training.worker import train
 
     gc.freeze()
