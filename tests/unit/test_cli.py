@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -30,7 +29,7 @@ def run(*arguments: str) -> str:
 @pytest.mark.parametrize(
     "arguments", [["--help"], ["recipes"], ["validate", *RESOLVABLE], ["show", *RESOLVABLE]]
 )
-def test_light_verbs_answer_at_once_and_import_nothing_heavy(arguments: list[str]) -> None:
+def test_light_verbs_import_nothing_heavy(arguments: list[str]) -> None:
     script = (
         "import sys, atelier.cli\n"
         f"sys.argv = ['atelier', *{arguments!r}]\n"
@@ -41,12 +40,10 @@ def test_light_verbs_answer_at_once_and_import_nothing_heavy(arguments: list[str
         f"heavy = [name for name in {HEAVY!r} if name in sys.modules]\n"
         "sys.exit(f'imported {heavy}' if heavy else 0)\n"
     )
-    started = time.monotonic()
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert time.monotonic() - started < 3
 
 
 def test_the_verbs_and_their_options_are_these() -> None:
