@@ -1,13 +1,13 @@
 """Puts right what killed processes left behind: on this machine, and in Prefect's records.
 
 Prefect keeps a run whose process is gone Running or Cancelling for ever (spec platform 3). Called
-by `atelier up` and at the start of every flow run; it disturbs nothing that lives, here or on
-another machine.
+by `atelier up`, at the start of every flow run and every half minute by the worker; it disturbs
+nothing that lives, here or on another machine.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
@@ -49,8 +49,11 @@ UNFINISHED_TASK = TaskRunFilter(
 PAGE = 200
 
 
-def reconcile() -> list[str]:
+def reconcile(but: Collection[UUID] = ()) -> list[str]:
     """End what guards of dead owners left, and runs and leases of dead processes.
+
+    Args:
+        but: flow runs whose end somebody else reports.
 
     Returns:
         One line for everything that was done; empty when all was well.
@@ -58,6 +61,8 @@ def reconcile() -> list[str]:
     lines = clean_up(runs_root())
     with ask_server() as client:
         for run in unfinished(client):
+            if run.id in but:
+                continue
             # Read again: it may have ended well since, and then its process is gone, too.
             if is_abandoned(run) and is_abandoned(run := client.read_flow_run(run.id)):
                 lines.append(_end(client, run))

@@ -6,7 +6,9 @@ The arguments are those of `prefect worker`. Prefect's own
 - reports a killed flow twice, some seconds apart (between them it imports the flow to look for
   hooks), and the second report overwrites a retry that came in between: the new attempt is Crashed
   before it begins;
-- leaves a run Cancelling for ever whose process ended before its flow began.
+- leaves a run Cancelling for ever whose process ended before its flow began;
+- knows nothing of flow runs that another worker started: where that one was killed and then their
+  process, they are Running for ever.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 import httpx
@@ -28,7 +30,8 @@ if TYPE_CHECKING:
     from anyio.abc import TaskStatus
     from prefect.client.schemas.objects import FlowRun
 
-from tasks.server import ASK_AGAIN_SECONDS, is_away
+from flows.local_platform.reconcile import reconcile
+from tasks.server import ASK_AGAIN_SECONDS, UNANSWERED, is_away
 
 PATIENCE = 300  # questions, ten minutes
 
@@ -40,6 +43,21 @@ with warnings.catch_warnings():
 
     class Worker(ProcessWorker):
         """Starts flow runs as processes."""
+
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            self._mine: set[UUID] = set()
+
+        async def sync_with_backend(self) -> None:
+            """Prefect's heartbeat, twice a minute; and an end for runs that nobody else ends."""
+            await super().sync_with_backend()
+            try:
+                lines = await anyio.to_thread.run_sync(reconcile, frozenset(self._mine))
+            except UNANSWERED as error:
+                self._logger.warning("reconciliation waits for the server: %s", error)
+                return
+            for line in lines:
+                self._logger.info(line)
 
         async def run(
             self,
@@ -53,6 +71,18 @@ with warnings.catch_warnings():
                 Status code 0 where Prefect knows the end already, so that none is reported again;
                 the process's own where the report did not arrive.
             """
+            self._mine.add(flow_run.id)
+            try:
+                return await self._run(flow_run, configuration, task_status)
+            finally:
+                self._mine.discard(flow_run.id)
+
+        async def _run(
+            self,
+            flow_run: FlowRun,
+            configuration: ProcessJobConfiguration,
+            task_status: TaskStatus[int] | None,
+        ) -> ProcessWorkerResult:
             before = await self._ends_of(flow_run)
             result = await super().run(flow_run, configuration, task_status)
             if not result.status_code:
