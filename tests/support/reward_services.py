@@ -102,10 +102,15 @@ class Faulty(BaseHTTPRequestHandler):
 
     behind: str
     fault: Callable[[int], Callable[[Faulty, bytes], None] | None]
+    on_get: Callable[[Faulty, bytes], None] | None
     asked: list[float]
 
     def do_GET(self) -> None:
-        self._pass_on(b"")
+        on_get = type(self).on_get
+        if on_get is None:
+            self._pass_on(b"")
+        else:
+            on_get(self, b"")
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
@@ -152,16 +157,23 @@ class _QuietServer(ThreadingHTTPServer):
 
 @contextmanager
 def faulty(
-    behind: str, fault: Callable[[int], Callable[[Faulty, bytes], None] | None]
+    behind: str,
+    fault: Callable[[int], Callable[[Faulty, bytes], None] | None],
+    on_get: Callable[[Faulty, bytes], None] | None = None,
 ) -> Iterator[tuple[str, list[float]]]:
     """URL of a server before a real service, and when its /score was asked.
 
-    `fault` is given the number of the request (1, 2, ...): None lets it pass.
+    `fault` is given the number of the request (1, 2, ...): None lets it pass. `on_get` answers
+    what is asked by GET.
     """
     asked: list[float] = []
-    handler = type(
-        "Handler", (Faulty,), {"behind": behind, "fault": staticmethod(fault), "asked": asked}
-    )
+    own = {
+        "behind": behind,
+        "fault": staticmethod(fault),
+        "on_get": on_get and staticmethod(on_get),
+        "asked": asked,
+    }
+    handler = type("Handler", (Faulty,), own)
     server = _QuietServer(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
     thread.start()

@@ -8,6 +8,7 @@ import time
 import numpy as np
 import pytest
 from PIL import Image
+from pydantic import ValidationError
 
 from atelier.config.rewards import JpegConfig, OcrRewardConfig, RewardsConfig
 from atelier.errors import ConfigError, Stopped
@@ -86,6 +87,7 @@ def test_weights_are_summed_and_weight_zero_only_logs():
     [
         (lambda b: [float("nan"), 1.0], "nan"),
         (lambda b: [float("inf"), 1.0], "inf"),
+        (lambda b: [-1e39, 1.0], "-1e+39, more than float32 holds"),
         (lambda b: [Missing("no text"), 1.0], "no text"),
         (lambda b: [None, 1.0], "None"),
     ],
@@ -97,6 +99,26 @@ def test_what_is_no_score_is_missing_for_that_image(behaviour, reason):
     assert np.isnan(table.total).tolist() == [True, False]
     assert reason in table.reasons[0]
     assert table.valid_share == 0.5
+
+
+@pytest.mark.parametrize("weight", [2.0, 1e300])
+def test_a_sum_that_float32_does_not_hold_is_missing_for_that_image(weight):
+    """An infinite total would make the advantages of its whole group NaN."""
+    rewards = [
+        Reward(Scripted("a", lambda b: [-3e38, 0.0]), weight=weight),
+        Reward(Scripted("b", lambda b: [3e38, 1.0]), weight=-1.0),
+    ]
+    with RewardSet(rewards) as rewards:
+        table = rewards.collect([rewards.submit(batch_of([0, 0]))])
+    assert table.valid.tolist() == [False, True]
+    assert np.isnan(table.total).tolist() == [True, False]
+    assert table.reasons == ["total: the weighted sum is more than float32 holds", None]
+
+
+@pytest.mark.parametrize("weight", [1e300, -1.1e6, float("nan")])
+def test_a_weight_that_drowns_all_others_is_refused(weight):
+    with pytest.raises(ValidationError, match=r"jpeg_compressibility\.weight"):
+        RewardsConfig.model_validate({"jpeg_compressibility": {"weight": weight}})
 
 
 def fails(batch):

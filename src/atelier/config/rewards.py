@@ -8,24 +8,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Annotated, Literal
-from urllib.parse import urlsplit
 
 from pydantic import Field
 
 from atelier.config.sections import (
-    FiniteFloat,
     Fraction,
     PositiveFloat,
     PositiveInt,
     Section,
     operational,
 )
+from atelier.config.urls import service_url_problem
+
+# Sums are kept as float32, and more than this against a weight of 1 leaves nothing of the other.
+Weight = Annotated[float, Field(ge=-1e6, le=1e6, allow_inf_nan=False)]
 
 
 class RewardSection(Section):
     """What every reward has in common: its weight, and where its scores are made."""
 
-    weight: FiniteFloat = Field(1.0, description="Weight in the sum; 0 only logs.")
+    weight: Weight = Field(
+        1.0, description="Weight in the sum, at most 1e6 either way; 0 only logs."
+    )
     placement: Literal["in_process", "managed", "remote"] = operational(
         "in_process",
         "in_process: in the trainer; managed: in services the run starts, watches and stops; "
@@ -52,7 +56,7 @@ class RewardSection(Section):
         if len({*self.urls}) < len(self.urls):
             yield "urls", "names each service once"
         for url in self.urls:
-            if problem := _url_problem(url):
+            if problem := service_url_problem(url):
                 yield "urls", problem
 
 
@@ -109,20 +113,3 @@ class RewardsConfig(Section):
         for name, section in self.sections().items():
             for key, problem in section.conflicts():
                 yield f"rewards.{name}.{key}", problem
-
-
-def _url_problem(url: str) -> str | None:
-    """Why a URL cannot be a service's, or None."""
-    try:
-        parts = urlsplit(url)
-        usable = parts.scheme in ("http", "https") and bool(parts.hostname)
-        _ = parts.port  # raises where it is no port
-    except ValueError:
-        usable = False
-    if not usable:
-        return f"{url!r} is no http or https address, such as http://host:8400"
-    if "@" in parts.netloc:
-        return "a URL carries no user or password; the token is ATELIER_REWARD_TOKEN's"
-    if parts.query or parts.fragment:
-        return f"{url!r} has more than host, port and path"
-    return None

@@ -1,16 +1,24 @@
-"""What holds for scores wherever they were made: finite, as many as images, golden samples met."""
+"""What holds for scores wherever they were made: finite, as many as images, golden samples met.
+
+Finite as float32, which is what they are kept as: 1e39 would be infinite there, and one infinite
+score makes the mean, hence the advantage, of a whole group NaN.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 
+import numpy as np
+
 from atelier.errors import ConfigError, Stopped
 from atelier.rewards.base import Missing, Score, Scores
 
+LARGEST = float(np.finfo(np.float32).max)
+
 
 def checked(scores: Scores, count: int) -> Scores:
-    """Scores as finite floats or Missing: NaN and infinity are not scores.
+    """Scores as floats that float32 holds, or Missing: NaN and infinity are not scores.
 
     Raises:
         ValueError: there are not as many as images.
@@ -50,4 +58,6 @@ def _finite(score: Score) -> Score:
         value = float(score)
     except (TypeError, ValueError):
         return Missing(f"the scorer returned {score!r}")
+    if math.isfinite(value) and abs(value) > LARGEST:
+        return Missing(f"the scorer returned {value}, more than float32 holds")
     return value if math.isfinite(value) else Missing(f"the scorer returned {value}")

@@ -1,42 +1,62 @@
 """The services behind one reward: which one to ask next, and asking it.
 
 Healthy ones first, among them the one with the fewest requests in flight. A service that failed
-rests, longer each time; when all rest, the one whose rest ends first is tried.
+rests, longer each time; when all rest, the one whose rest ends first is tried. One that refused a
+batch for good is asked for it again only after all others.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
 import httpx
 from pydantic import BaseModel, ValidationError
 
+from atelier.rewards.event_loop import Closed, EventLoop
+from atelier.rewards.legible import legible
 from atelier.rewards.service.protocol import ErrorAnswer, Identity
 
 CONNECT_SECONDS = 5.0
 _LONGEST_ANSWER = 64 << 20
 _FIRST_REST, _LONGEST_REST = 0.5, 30.0
-_RETRYABLE_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
+_PASSING_STATUS = frozenset({408, 425, 429})  # and all of 5xx
+_ABOUT_THE_BATCH = frozenset({400, 413, 422})  # another service would say the same
 
 Answer = TypeVar("Answer", bound=BaseModel)
+Failure = TypeVar("Failure", bound="NoAnswer")
 
 
 class NoAnswer(Exception):
     """A service gave no usable answer.
 
     Attributes:
+        url: the service's.
         retryable: it, or another one, may give one later.
         retry_after: seconds that the service asks to be left alone.
     """
 
-    def __init__(self, reason: str, retryable: bool = True, retry_after: float = 0.0) -> None:
+    retryable = True
+
+    def __init__(self, reason: str, url: str, retry_after: float = 0.0) -> None:
         super().__init__(reason)
-        self.retryable = retryable
+        self.url = url
         self.retry_after = retry_after
+
+
+class BatchRefused(NoAnswer):
+    """The service says that the batch itself is wrong; every other one would say so too."""
+
+    retryable = False
+
+
+class ServiceRefuses(NoAnswer):
+    """The service refuses whatever it is asked, such as with 401 or 404; another one may not."""
+
+    retryable = False
 
 
 class WrongService(NoAnswer):
@@ -46,7 +66,9 @@ class WrongService(NoAnswer):
 class Endpoint:
     """One service. `identity` is what it said it scores with, None while that is not checked."""
 
-    def __init__(self, url: str, client: httpx.Client) -> None:
+    def __init__(
+        self, url: str, client: httpx.AsyncClient, loop: EventLoop, token: str | None
+    ) -> None:
         self.url = url.rstrip("/")
         self.identity: Identity | None = None
         self.in_flight = 0
@@ -54,6 +76,8 @@ class Endpoint:
         self.rests_until = 0.0
         self.left_alone_until = 0.0  # as it asked, by Retry-After
         self._client = client
+        self._loop = loop
+        self._token = token
 
     def get(self, path: str, kind: type[Answer], end: float) -> Answer:
         """GET, parsed as `kind`. `end`: when to give up, on the monotonic clock.
@@ -67,23 +91,14 @@ class Endpoint:
         """POST of a JSON body, else as `get`."""
         return self._ask("POST", path, body, kind, end)
 
+    def failure(self, kind: type[Failure], reason: str, retry_after: float = 0.0) -> Failure:
+        """An exception that names this service; the reason may hold words of its own."""
+        return kind(legible(f"{self.url}: {reason}", self._token), self.url, retry_after)
+
     def _ask(
         self, method: str, path: str, body: bytes | None, kind: type[Answer], end: float
     ) -> Answer:
-        left = end - time.monotonic()
-        if left <= 0:
-            raise NoAnswer(f"{self.url}: no time left to ask")
-        timeout = httpx.Timeout(left, connect=min(CONNECT_SECONDS, left))
-        headers = {"Content-Type": "application/json"} if body is not None else {}
-        try:
-            with self._client.stream(
-                method, self.url + path, content=body, headers=headers, timeout=timeout
-            ) as response:
-                content = self._read(response, end)
-        except httpx.TimeoutException as error:
-            raise NoAnswer(f"{self.url}: no answer in time ({type(error).__name__})") from error
-        except httpx.HTTPError as error:
-            raise NoAnswer(f"{self.url}: {type(error).__name__}: {error}") from error
+        response, content = self._exchange(method, path, body, end)
         if response.status_code != 200:
             raise self._refusal(response, content)
         try:
@@ -91,51 +106,90 @@ class Endpoint:
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
             where = ".".join(str(part) for part in first["loc"])
-            text = f"{self.url}: malformed answer: {where or 'body'}: {first['msg']}"
-            raise NoAnswer(text) from error
+            text = f"malformed answer: {where or 'body'}: {first['msg']}"
+            raise self.failure(NoAnswer, text) from error
 
-    def _read(self, response: httpx.Response, end: float) -> bytes:
-        """The body; httpx bounds the wait for each part of it only, a drip would go on for ever."""
-        chunks, size = [], 0
-        for chunk in response.iter_bytes():
-            size += len(chunk)
-            if size > _LONGEST_ANSWER:
-                raise NoAnswer(f"{self.url}: an answer of more than {_LONGEST_ANSWER} bytes")
-            if time.monotonic() > end:
-                raise NoAnswer(f"{self.url}: the answer did not end in time")
-            chunks.append(chunk)
-        return b"".join(chunks)
+    def _exchange(
+        self, method: str, path: str, body: bytes | None, end: float
+    ) -> tuple[httpx.Response, bytes]:
+        """An answer and its body, whatever it says."""
+        left = end - time.monotonic()
+        if left <= 0:
+            raise self.failure(NoAnswer, "no time left to ask")
+        try:
+            return self._loop.run(lambda: self._fetch(method, path, body), left)
+        except (TimeoutError, httpx.TimeoutException) as error:
+            text = f"no answer in time ({type(error).__name__})"
+            raise self.failure(NoAnswer, text) from error
+        except (httpx.HTTPError, OSError) as error:
+            raise self.failure(NoAnswer, f"{type(error).__name__}: {error}") from error
+        except (httpx.InvalidURL, ValueError) as error:  # no host name, or one nobody can look up
+            text = f"cannot be asked: {type(error).__name__}: {error}"
+            raise self.failure(ServiceRefuses, text) from error
+        except Closed as error:
+            raise self.failure(NoAnswer, "the rewards were closed") from error
+
+    async def _fetch(
+        self, method: str, path: str, body: bytes | None
+    ) -> tuple[httpx.Response, bytes]:
+        headers = {"Content-Type": "application/json"} if body is not None else {}
+        async with self._client.stream(
+            method, self.url + path, content=body, headers=headers
+        ) as response:
+            chunks, size = [], 0
+            async for chunk in response.aiter_bytes():
+                size += len(chunk)
+                if size > _LONGEST_ANSWER:
+                    text = f"an answer of more than {_LONGEST_ANSWER} bytes"
+                    raise self.failure(NoAnswer, text)
+                chunks.append(chunk)
+            return response, b"".join(chunks)
 
     def _refusal(self, response: httpx.Response, content: bytes) -> NoAnswer:
         status = response.status_code
         try:
             error = ErrorAnswer.model_validate_json(content).error
-            said = f"{error.type}: {error.message}"
+            text = f"{status} {error.type}: {error.message}"
         except ValidationError:
-            said = response.reason_phrase
-        after = response.headers.get("Retry-After", "")
-        seconds = float(after) if after.isdigit() and len(after) < 6 else 0.0
-        text = f"{self.url}: {status} {said}"
-        return NoAnswer(text, status in _RETRYABLE_STATUS, seconds)
+            text = f"{status} {response.reason_phrase}"
+        if after := response.headers.get("Retry-After", ""):
+            text = f"{text} (Retry-After: {after})"
+        seconds = float(after) if after.isdecimal() and len(after) < 6 else 0.0
+        return self.failure(_kind_of_refusal(response), text, seconds)
+
+
+def _kind_of_refusal(response: httpx.Response) -> type[NoAnswer]:
+    status = response.status_code
+    if status >= 500 or status in _PASSING_STATUS:
+        return NoAnswer
+    if status in _ABOUT_THE_BATCH and response.request.method == "POST":
+        return BatchRefused
+    return ServiceRefuses
 
 
 class Endpoints:
     """All services of a reward, for any number of threads."""
 
     def __init__(self, urls: Sequence[str], token: str | None, concurrency: int) -> None:
-        self._client = httpx.Client(
+        self._client = httpx.AsyncClient(
             headers={"Authorization": f"Bearer {token}"} if token else {},
             limits=httpx.Limits(max_connections=concurrency + len(urls), keepalive_expiry=30),
+            timeout=httpx.Timeout(None, connect=CONNECT_SECONDS),  # the loop bounds the whole
             trust_env=False,  # no proxy, no .netrc: the token goes where the configuration says
         )
-        self.all = [Endpoint(url, self._client) for url in urls]
+        self._loop = EventLoop("reward-requests")
+        self.all = [Endpoint(url, self._client, self._loop, token) for url in urls]
         self._lock = threading.Lock()
 
     @contextmanager
-    def chosen(self) -> Iterator[Endpoint]:
-        """The service to ask now; NoAnswer inside makes it rest, anything else makes it healthy."""
+    def chosen(self, refused: Container[str] = ()) -> Iterator[Endpoint]:
+        """The service to ask now; NoAnswer inside makes it rest, anything else makes it healthy.
+
+        Args:
+            refused: URLs of services that refused what is to be asked.
+        """
         with self._lock:
-            endpoint = min(self.all, key=self._order)
+            endpoint = min(self.all, key=lambda one: (one.url in refused, *_order(one)))
             endpoint.in_flight += 1
         try:
             yield endpoint
@@ -148,22 +202,31 @@ class Endpoints:
             with self._lock:
                 endpoint.in_flight -= 1
 
-    def asked_to_wait(self) -> float:
+    def asked_to_wait(self, refused: Container[str] = ()) -> float:
         """Seconds until there is a service that asked for no pause, or whose pause is over."""
-        return max(0.0, min(one.left_alone_until for one in self.all) - time.monotonic())
+        asked = [one.left_alone_until for one in self.all if one.url not in refused]
+        return max(0.0, min(asked, default=0.0) - time.monotonic())
+
+    def all_in(self, refused: Container[str]) -> bool:
+        """Whether every service refused."""
+        return all(one.url in refused for one in self.all)
 
     def close(self) -> None:
-        self._client.close()
-
-    def _order(self, endpoint: Endpoint) -> tuple[float, int]:
-        resting = endpoint.rests_until if endpoint.rests_until > time.monotonic() else 0.0
-        return resting, endpoint.in_flight
+        """End every request under way, and the connections."""
+        self._loop.close(self._client.aclose)
 
     def _failed(self, endpoint: Endpoint, failure: NoAnswer) -> None:
-        if not failure.retryable:  # it answered, and will say the same again
+        if isinstance(failure, BatchRefused):  # nothing is wrong with the service
             return
         with self._lock:
             rest = min(_LONGEST_REST, _FIRST_REST * 2.0**endpoint.failures)
             endpoint.failures = min(endpoint.failures + 1, 16)
+            # At most the longest rest: a mended service is needed where the others fail.
+            rest = max(rest, min(failure.retry_after, _LONGEST_REST))
             endpoint.rests_until = time.monotonic() + rest
             endpoint.left_alone_until = time.monotonic() + failure.retry_after
+
+
+def _order(endpoint: Endpoint) -> tuple[float, int]:
+    resting = endpoint.rests_until if endpoint.rests_until > time.monotonic() else 0.0
+    return resting, endpoint.in_flight

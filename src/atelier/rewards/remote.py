@@ -2,7 +2,7 @@
 
 Whatever a service does, a batch ends with its scores in order, or with Missing and the reason. It
 is asked again, with exponential back-off and full jitter, until shortly before the deadline of
-whoever waits for it.
+whoever waits for it; at once it is missing where it is refused itself, or by every service.
 """
 
 from __future__ import annotations
@@ -19,7 +19,14 @@ from typing import Any
 
 from atelier.errors import ConfigError
 from atelier.rewards.base import Missing, Score, ScoreBatch, Scorer, Scores
-from atelier.rewards.endpoints import Endpoint, Endpoints, NoAnswer, WrongService
+from atelier.rewards.endpoints import (
+    Endpoint,
+    Endpoints,
+    NoAnswer,
+    ServiceRefuses,
+    WrongService,
+)
+from atelier.rewards.legible import legible
 from atelier.rewards.service.pictures import to_items
 from atelier.rewards.service.protocol import (
     Identity,
@@ -66,6 +73,7 @@ class RemoteScorer:
         self.value_range = scorer.value_range
         self._scorer = scorer
         self._config_digest = config_digest
+        self._token = token
         # A little less, so that the reason is there when the wait ends.
         self._patience = deadline - min(2.0, 0.1 * deadline)
         self._timeout = timeout
@@ -79,7 +87,7 @@ class RemoteScorer:
     @property
     def version(self) -> str:
         """What the services say they are."""
-        return self._accepted.version if self._accepted else "unknown"
+        return legible(self._accepted.version) if self._accepted else "unknown"
 
     def weights(self) -> Sequence[Path]:
         return ()
@@ -91,8 +99,8 @@ class RemoteScorer:
         """Scores of the batch; Missing with the reason where there are none at the deadline.
 
         Raises:
-            ConfigError: a service scores something else than this reward, and did so from the
-                beginning.
+            ConfigError: a service scores something else than this reward, or refuses to say what
+                it scores, and did so from the beginning.
         """
         if not len(batch):
             return Scores(self.name, [])
@@ -101,16 +109,12 @@ class RemoteScorer:
         scores: list[Score] = [Missing("not asked", retryable=True)] * len(batch)
         details: list[Mapping[str, Any]] = [{}] * len(batch)
         items = to_items(batch)
-        for attempt in self._attempts(end):
+        refused: set[str] = set()  # by the services with these URLs
+        for attempt in self._attempts(end, refused):
             try:
-                results = self._ask(items, end)
-            except WrongService as failure:
-                if self._accepted is None:
-                    raise ConfigError(f"rewards.{self.name}: {failure}") from failure
-                retryable = True  # it was right before: somebody may put it right again
-                self._note(scores, str(failure), retryable, attempt)
+                results = self._ask(items, end, refused)
             except NoAnswer as failure:
-                retryable = failure.retryable
+                retryable = self._may_be_had(failure, refused)
                 self._note(scores, str(failure), retryable, attempt)
             else:
                 self._take(scores, details, results)
@@ -124,16 +128,32 @@ class RemoteScorer:
         self._closed.set()
         self._endpoints.close()
 
-    def _attempts(self, end: float) -> Iterator[int]:
+    def _may_be_had(self, failure: NoAnswer, refused: set[str]) -> bool:
+        """Whether asking again may help after a failure, which is added to `refused` if it is one.
+
+        Raises:
+            ConfigError: no service was right so far, and this one is wrong.
+        """
+        if isinstance(failure, ServiceRefuses):
+            refused.add(failure.url)
+            return not self._endpoints.all_in(refused)
+        if isinstance(failure, WrongService) and self._accepted is None:
+            raise ConfigError(f"rewards.{self.name}: {failure}") from failure
+        return failure.retryable
+
+    def _attempts(self, end: float, refused: set[str]) -> Iterator[int]:
         """1, 2, ...: with pauses between them, until there is no time for one more."""
         for attempt in itertools.count(1):
             yield attempt
             longest = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(attempt - 1, 16))
-            pause = self._endpoints.asked_to_wait() + self._random.uniform(0, longest)
+            asked = self._endpoints.asked_to_wait(refused)
+            if time.monotonic() + asked >= end:
+                asked = 0.0  # nobody would be waiting any more: better asked too soon than never
+            pause = asked + self._random.uniform(0, longest)
             if time.monotonic() + pause >= end or self._closed.wait(pause):
                 return
 
-    def _ask(self, items: list[Item], end: float) -> list[Result]:
+    def _ask(self, items: list[Item], end: float, refused: set[str]) -> list[Result]:
         """One request to the service that is best to ask.
 
         Raises:
@@ -146,7 +166,7 @@ class RemoteScorer:
             request_id=uuid.uuid4().hex,
             timeout=max(end - time.monotonic(), 0.001),
         )
-        with self._endpoints.chosen() as endpoint:
+        with self._endpoints.chosen(refused) as endpoint:
             if endpoint.identity is None:
                 self._check(endpoint, end)
             body = request.model_dump_json().encode()
@@ -173,7 +193,7 @@ class RemoteScorer:
             if outside:
                 problem = f"a score of {outside[0]}, outside [{low}, {high}]"
         if problem is not None or mine is None:
-            raise NoAnswer(f"{endpoint.url}: {problem}")
+            raise endpoint.failure(NoAnswer, str(problem))
         return mine.results
 
     def _note(self, scores: list[Score], reason: str, retryable: bool, attempt: int) -> None:
@@ -195,7 +215,7 @@ class RemoteScorer:
             details[index] = result.detail
             if result.error is not None:
                 text = f"{result.error.type}: {result.error.message}"
-                scores[index] = Missing(text, result.error.retryable)
+                scores[index] = Missing(legible(text, self._token), result.error.retryable)
             elif result.score is not None:
                 scores[index] = result.score
 
@@ -229,17 +249,19 @@ class RemoteScorer:
         served = endpoint.get("/version", VersionAnswer, end).rewards
         identity = served.get(self.name)
         if identity is None:
-            text = f"{endpoint.url} serves {', '.join(served) or 'nothing'} and not {self.name}"
-            raise WrongService(text)
+            text = f"it serves {', '.join(served) or 'nothing'} and not {self.name}"
+            raise endpoint.failure(WrongService, text)
         if identity.config != self._config_digest:
-            raise WrongService(
-                f"{endpoint.url} scores with configuration {identity.config[:12]} "
-                f"({identity.version}), this run's is {self._config_digest[:12]}: start the "
-                f"service with this run's rewards.{self.name}, or change it to the service's"
+            raise endpoint.failure(
+                WrongService,
+                f"it scores with configuration {identity.config[:12]} ({identity.version}), this "
+                f"run's is {self._config_digest[:12]}: start the service with this run's "
+                f"rewards.{self.name}, or change it to the service's",
             )
         if self._accepted is not None and identity != self._accepted:
-            raise WrongService(
-                f"{endpoint.url} scores with {identity}, and other services, or the same one "
-                f"before, with {self._accepted}"
+            raise endpoint.failure(
+                WrongService,
+                f"it scores with {identity}, and other services, or the same one before, with "
+                f"{self._accepted}",
             )
         self._accepted = endpoint.identity = identity

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atelier.rewards.base import Missing, Score, Scores
+from atelier.rewards.checks import LARGEST
 
 
 @dataclass(frozen=True)
@@ -18,9 +19,10 @@ class ScoreTable:
 
     Attributes:
         values: reward name -> float32 [N], NaN where the score is missing.
-        valid: bool [N]: every reward with a weight other than 0 has a score.
+        valid: bool [N]: every reward with a weight other than 0 has a score, and float32 holds
+            their sum.
         total: float32 [N], the weighted sum of those rewards; NaN where not valid.
-        reasons: N entries: why scores are missing ("ocr: ..."), None where none is.
+        reasons: N entries: why scores are missing ("ocr: ..."), or the sum is; None where none is.
         details: reward name -> N mappings of what the scorer saw (empty where it says nothing).
     """
 
@@ -43,7 +45,7 @@ def tabulate(scores: Mapping[str, Sequence[Scores]], weights: Mapping[str, float
     """Join the batches of every reward and sum them by weight.
 
     Args:
-        scores: reward name -> its batches; finite floats or Missing, and the same images for all.
+        scores: reward name -> its batches; as `checked` returns them, and the same images for all.
         weights: reward name -> weight; 0 keeps the reward out of `total` and `valid`.
     """
     joined = {name: [v for part in parts for v in part.values] for name, parts in scores.items()}
@@ -54,23 +56,39 @@ def tabulate(scores: Mapping[str, Sequence[Scores]], weights: Mapping[str, float
         )
         for name, column in joined.items()
     }
-    weighted = [name for name, weight in weights.items() if weight]
-    valid = np.ones(count, dtype=np.bool_)
-    total = np.zeros(count, dtype=np.float64)
-    for name in weighted:
-        valid &= ~np.isnan(values[name])
-        total += weights[name] * values[name].astype(np.float64)
+    known, total = _weighted_sum(values, weights, count)
+    valid = known & (np.abs(total) <= LARGEST)
+    too_large = known & ~valid
     total[~valid] = np.nan
     details = {
         name: [detail for part in parts for detail in part.details or [{}] * len(part.values)]
         for name, parts in scores.items()
     }
     rows = zip(*joined.values(), strict=True)
-    reasons = [_reason(dict(zip(joined, row, strict=True))) for row in rows]
+    reasons = [
+        _reason(dict(zip(joined, row, strict=True)), large)
+        for row, large in zip(rows, too_large, strict=True)
+    ]
     return ScoreTable(values, valid, total.astype(np.float32), reasons, details)
 
 
-def _reason(scores: Mapping[str, Score]) -> str | None:
-    """Why one image's scores are missing."""
+def _weighted_sum(
+    values: Mapping[str, NDArray[np.float32]], weights: Mapping[str, float], count: int
+) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
+    """Which images have every weighted score, and the sums."""
+    known = np.ones(count, dtype=np.bool_)
+    total = np.zeros(count, dtype=np.float64)
+    with np.errstate(over="ignore", invalid="ignore"):  # what overflows is told by its reason
+        for name, weight in weights.items():
+            if weight:
+                known &= ~np.isnan(values[name])
+                total += weight * values[name].astype(np.float64)
+    return known, total
+
+
+def _reason(scores: Mapping[str, Score], too_large: bool) -> str | None:
+    """Why one image's scores are missing, or its total is."""
     missing = [f"{name}: {s.reason}" for name, s in scores.items() if isinstance(s, Missing)]
+    if too_large:
+        missing.append("total: the weighted sum is more than float32 holds")
     return "; ".join(missing) or None
