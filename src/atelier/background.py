@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextvars
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Self
+
+logger = logging.getLogger(__name__)
 
 LEAVE_SECONDS = 10.0
 
@@ -33,7 +36,7 @@ class BackgroundLoop:
     Args:
         name: of the thread.
         turn: does its work once; returns the seconds until the next time, None to end the loop.
-            What it raises ends the loop, too: it handles what may fail.
+            What it raises ends the loop, too, and is logged: it handles what may fail.
         first_after: seconds before the first turn.
     """
 
@@ -78,7 +81,14 @@ class BackgroundLoop:
             self._awake.clear()
             if self._leaving:
                 return
-            pause = self._turn()
+            pause = self._logged_turn()
+
+    def _logged_turn(self) -> float | None:
+        try:
+            return self._turn()
+        except Exception:  # nobody else would hear of it
+            logger.exception("%s: failed, and does no more of its work", self._thread.name)
+            return None
 
     def __enter__(self) -> Self:
         self.start()

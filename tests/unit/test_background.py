@@ -1,6 +1,7 @@
 """A loop in the background: turns, pauses, waking, leaving."""
 
 import contextvars
+import logging
 import threading
 import time
 
@@ -98,3 +99,17 @@ def test_a_turn_sees_the_callers_context():
     with BackgroundLoop("context", turn):
         assert done.wait(10)
     assert seen == ["inside"]
+
+
+def test_a_turn_that_fails_ends_the_loop_in_words(caplog):
+    logging.getLogger("atelier").propagate = True
+
+    def turn() -> float:
+        raise KeyError("folder")
+
+    loop = BackgroundLoop("scorer", turn)
+    loop.start()
+    loop._thread.join(10)
+    assert not loop._thread.is_alive()
+    assert "scorer: failed, and does no more of its work" in caplog.text
+    assert "KeyError: 'folder'" in caplog.text

@@ -17,10 +17,22 @@ from atelier.training.checkpoint import verify_manifest
 JUNK = ["{", "[]", "null", "5", "{}"]
 
 
-@pytest.mark.parametrize("text", JUNK)
+DONE = {"identity": {}, "status": "done", "outputs": {}, "summary": {}}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *JUNK,
+        "",
+        json.dumps(DONE)[:30],
+        *(json.dumps(DONE | {key: None}) for key in ("identity", "outputs", "summary")),
+        json.dumps(DONE | {"status": ["done"]}),
+    ],
+)
 def test_stage_record(tmp_path: Path, text: str) -> None:
     (tmp_path / "stage.json").write_text(text)
-    with pytest.raises(DataError, match=r"stage\.json"):
+    with pytest.raises(DataError, match=r"stage\.json: .*; put it back, or remove it"):
         read_record(tmp_path)
 
 

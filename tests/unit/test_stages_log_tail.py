@@ -47,3 +47,14 @@ def test_only_new_whole_lines_are_shown_and_no_noise(tmp_path, caplog):
         file.flush()
         tail.show()
     assert caplog.messages == ["step 1", "step 2"]
+
+
+def test_the_error_of_an_earlier_life_is_not_that_of_this_one(tmp_path):
+    path = tmp_path / "trainer.log"
+    path.write_text("Stopped: step 3: only 0% of the images have a score\n")
+    tail = LogTail(path)
+    assert tail.last_error() == (None, "it wrote nothing")
+    with path.open("a") as file:
+        file.write("step 4\n")
+    assert tail.last_error() == (None, "step 4")
+    assert last_error(path).kind == "Stopped"

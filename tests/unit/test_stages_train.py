@@ -71,3 +71,17 @@ def test_cpu_threads_are_shared_by_the_ranks_and_telemetry_is_off(monkeypatch):
     assert environment["OMP_NUM_THREADS"] == "2"
     assert environment["HF_HUB_DISABLE_TELEMETRY"] == "1"
     assert environment.keys() >= {"PATH"}
+
+
+def test_last_words_are_those_of_the_life_that_ended(supervise, tmp_path):
+    (tmp_path / "train").mkdir()
+    (tmp_path / "train/trainer.log").write_text("Stopped: step 3: only 0% have a score\n")
+    with pytest.raises(train.TrainerCrashed, match=r"Last words: step 4\. All of"):
+        supervise("-9", "step 4", max_restarts=0)
+
+
+def test_a_stop_that_said_nothing_does_not_repeat_an_earlier_one(supervise, tmp_path):
+    (tmp_path / "train").mkdir()
+    (tmp_path / "train/trainer.log").write_text("Stopped: step 3: only 0% have a score\n")
+    with pytest.raises(Stopped, match="the trainer stopped itself"):
+        supervise("75", "step 4")

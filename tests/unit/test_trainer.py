@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from atelier.data.prompts import Prompt
 from atelier.errors import CheckpointError, Stopped
 from atelier.rewards.base import Scores
 from atelier.rewards.reward_set import Reward, RewardSet
+from atelier.tracking.events import read_json_lines
 from atelier.tracking.run_directory import RunDirectory
 from atelier.training.checkpoint import latest_checkpoint, load_checkpoint, save_checkpoint
 from atelier.training.distributed import World
@@ -50,9 +52,9 @@ def config(**train) -> RunConfig:
     )
 
 
-def found(run: RunDirectory, digest: str = "digest"):
+def found(run: RunDirectory, digest: str = "digest", kept: Collection[str] = ("ema",)):
     with closing(Journal(run, WORLD)) as journal:
-        return find_checkpoint(run.checkpoints, digest, journal)
+        return find_checkpoint(run.checkpoints, digest, journal, kept)
 
 
 def run_trainer(
@@ -198,6 +200,32 @@ def test_lines_after_the_checkpoint_are_cut_back(tmp_path: Path) -> None:
     history = run_trainer(tmp_path, config(steps=6))
     assert [row["step"] for row in history] == [1, 2, 3, 4, 5, 6]
     assert history[-1]["reward/mean"] < 1
+
+
+def test_a_resume_keeps_the_event_of_the_checkpoint_it_goes_on_from(
+    tmp_path: Path, monkeypatch
+) -> None:
+    settings = config(steps=3, checkpoint_every=1, evaluate_every=2)
+    run_trainer(tmp_path / "whole", settings)
+
+    def stop(self, step: int, *rest) -> None:
+        if step == 3:
+            raise KeyboardInterrupt
+        record(self, step, *rest)
+
+    record = Journal.step
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "step", stop)
+        with pytest.raises(KeyboardInterrupt):
+            run_trainer(tmp_path / "parts", settings)
+    run_trainer(tmp_path / "parts", settings)
+    ours, theirs = (
+        [one for _, one in read_json_lines(RunDirectory(tmp_path / name).events)]
+        for name in ("whole", "parts")
+    )
+    # The gate looks at each life's first step.
+    assert [one for one in theirs if one != {**ours[0], "step": 3}] == ours
+    assert [one["step"] for one in ours if one["event"] == "checkpoint"] == [1, 2, 3]
 
 
 def test_a_checkpoint_of_another_configuration_is_refused(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from atelier.config.paths import from_root
+from atelier.config.paths import from_root, make_folder
 
 
 @click.command()
@@ -29,6 +29,8 @@ def compare(names: tuple[str, ...], metric: str | None, out: Path | None) -> Non
     from atelier.stages.find_run import find_run
 
     comparison = compare_runs([find_run(name) for name in names], metric)
+    if out is not None:
+        make_folder(out, "--out")
     folder = out or from_root(".atelier/compare") / comparison.short_id
     page = write_page(comparison, folder)
     click.echo(f"{comparison.as_text()}\n\nPage:  {page}")

@@ -10,9 +10,10 @@ from pathlib import Path
 import click
 
 from atelier.cli.options import configured, params_option
-from atelier.config.paths import from_root, is_directory
+from atelier.config.paths import from_root, is_directory, make_folder, repository_root
 from atelier.config.plan import plan
 from atelier.config.resolve import resolve, write_stage_configs
+from atelier.disk import stopped_when_full
 from atelier.errors import ConfigError
 from atelier.stages.console import show_logs
 from atelier.tracking.run_directory import STAGES, RunDirectory
@@ -73,10 +74,13 @@ def stage(
     Progress goes to standard error, the result as JSON to standard output.
     """
     directory = RunDirectory(from_root(folder))
+    _refuse_repository(directory)
     if name == "resolve":
         config = resolve(recipe, overrides, params_file)
         plan(config)
-        digests = write_stage_configs(config, directory)
+        with stopped_when_full(directory.root):
+            make_folder(directory.root, "--run")
+            digests = write_stage_configs(config, directory)
         click.echo(json.dumps(digests, indent=2))
         return
     if recipe is not None or overrides or params_file is not None:
@@ -84,6 +88,11 @@ def stage(
             f"stage {name} reads {directory.config(name)} and nothing else; "
             "change the configuration with `atelier stage resolve`"
         )
+    if not is_directory(directory.root):
+        raise ConfigError(
+            f"--run {directory.root}: no such folder; `atelier stage resolve` makes one"
+        )
+    make_folder(directory.root, "--run")
     module = importlib.import_module(f"atelier.stages.{name}")
     show_logs(sys.stderr)
     summary = module.run(directory)
@@ -110,6 +119,13 @@ def verify(name: str, base: str | None, device: str) -> None:
     path = Path(name) if is_directory(Path(name)) else find_id(name) or Path(name)
     click.echo("Reloading in a clean process; a minute or less.", err=True)
     click.echo(verify_export(path, base=base, device=device).describe())
+
+
+def _refuse_repository(directory: RunDirectory) -> None:
+    """A stage moves the folder aside that it does not know: there, the repository's data/."""
+    root = repository_root()
+    if directory.root.resolve() == root:
+        raise ConfigError(f"--run {root}: that is the repository itself; name a folder of its own")
 
 
 def _run_pipeline(

@@ -63,6 +63,26 @@ def is_directory(path: Path) -> bool:
         return False
 
 
+def make_folder(folder: Path, option: str) -> None:
+    """Make a folder that somebody named, where it is not there, before anything is written.
+
+    Args:
+        option: where it was named, such as `--run`.
+
+    Raises:
+        ConfigError: it cannot be one, or cannot be written into.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:  # ValueError: a NUL in its name
+        why = error.strerror if isinstance(error, OSError) else error
+        raise ConfigError(
+            f"{option} {folder}: cannot be a folder: {why}; name one that can be written"
+        ) from error
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise ConfigError(f"{option} {folder}: cannot be written; name one that can, or mend it")
+
+
 def tracking_file(path: Path) -> Path | None:
     """The .dvc file that tracks `path`, itself or with a folder around it; None without one."""
     root = repository_root()

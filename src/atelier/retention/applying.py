@@ -12,7 +12,13 @@ from atelier.disk import amount
 from atelier.processes.locks import hold
 from atelier.retention.removals import Removal
 from atelier.retention.survey import lock_files
-from atelier.tracking.run_directory import PRUNED, RunDirectory, read_json_object, write_json
+from atelier.tracking.run_directory import (
+    PRUNED,
+    RunDirectory,
+    read_json_object,
+    read_pruned,
+    write_json,
+)
 
 GOING = ".pruned."
 
@@ -66,7 +72,7 @@ def _remove(removal: Removal) -> None:
 def _note_checkpoints(run: RunDirectory, names: Sequence[str]) -> None:
     """Say what is about to go: for whoever looks for it, and so that training counts as done."""
     path = run.checkpoints / PRUNED
-    before = read_json_object(path)["checkpoints"] if path.exists() else []
+    before = read_pruned(run.checkpoints).get("checkpoints", [])
     today = datetime.now(UTC).date().isoformat()
     write_json(path, {"checkpoints": sorted({*before, *names}), "on": today})
     record_file = run.train / "stage.json"

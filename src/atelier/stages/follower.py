@@ -10,7 +10,6 @@ import logging
 import shutil
 import threading
 from types import TracebackType
-from typing import Any
 
 from atelier.background import LEAVE_SECONDS, BackgroundLoop
 from atelier.config.schema import RunConfig
@@ -19,8 +18,8 @@ from atelier.errors import AtelierError
 from atelier.evaluation.files import image_name, read_evaluation, read_images, write_results
 from atelier.evaluation.ocr import METRICS, score_folder
 from atelier.evaluation.results import Evaluation, summarize
+from atelier.stages.announced import Images, announced_images
 from atelier.stages.baseline import describe
-from atelier.tracking.events import read_json_lines
 from atelier.tracking.run_directory import RunDirectory
 
 logger = logging.getLogger(__name__)
@@ -51,18 +50,16 @@ class EvaluationFollower:
         return POLL_SECONDS
 
     def _score_new(self) -> None:
-        for _, event in read_json_lines(self._run.events):
-            if event["event"] == "evaluation_images":
-                self._score(event)
+        for images in announced_images(self._run):
+            self._score(images)
 
-    def _score(self, event: dict[str, Any]) -> None:
-        folder = self._run.train / event["folder"]
-        if (folder / "summary.json").exists():
+    def _score(self, images: Images) -> None:
+        if (images.folder / "summary.json").exists():
             return
-        prompts = self._prompts[: event["prompts"]]
-        evaluation = score_folder(folder, prompts, self._config.evaluation)
+        prompts = self._prompts[: images.prompts]
+        evaluation = score_folder(images.folder, prompts, self._config.evaluation)
         means = {name: evaluation.mean(name) for name in evaluation.summary["metrics"]}
-        logger.info("held-out at step %d: %s", event["step"], describe(means))
+        logger.info("held-out at step %d: %s", images.step, describe(means))
 
     def __enter__(self) -> EvaluationFollower:
         write_step_zero(self._run, self._config)

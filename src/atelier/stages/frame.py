@@ -195,14 +195,17 @@ def read_record(folder: Path) -> dict[str, Any] | None:
     path = folder / RECORD
     if not path.exists():
         return None
-    record = read_json_object(path)
-    required = {"identity", "status"}
+    mend = f"put it back, or remove it: the stage is done again then, and {folder.name} kept aside"
+    try:
+        record = read_json_object(path)
+    except DataError as error:
+        raise DataError(f"{error}; {mend}") from error
+    required: dict[str, type] = {"identity": dict, "status": str}
     if record.get("status") == "done":
-        required |= {"outputs", "summary"}
-    if missing := sorted(required - record.keys()):
+        required |= {"outputs": dict, "summary": dict}
+    if wrong := sorted(n for n, kind in required.items() if not isinstance(record.get(n), kind)):
         raise DataError(
-            f"{path}: no {', '.join(missing)}: not a stage's record; put it back, or remove it: "
-            f"the stage is done again then, and {folder.name} kept aside"
+            f"{path}: {', '.join(wrong)}: missing or of a wrong type: not a stage's record; {mend}"
         )
     return record
 

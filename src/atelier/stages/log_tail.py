@@ -25,11 +25,18 @@ class LastError(NamedTuple):
 
 
 class LogTail:
-    """Shows what is appended to a file from now on, by whole lines; noise is left out."""
+    """What is appended to a file from now on: the log of one life of a program.
+
+    Lines are shown whole, and noise is left out.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._offset = path.stat().st_size if path.exists() else 0
+        self._begin = self._offset = path.stat().st_size if path.exists() else 0
+
+    def last_error(self) -> LastError:
+        """See `last_error`; of this life alone."""
+        return last_error(self._path, self._begin)
 
     def show(self) -> None:
         """Log every line that was completed since the last call."""
@@ -46,12 +53,16 @@ class LogTail:
                     logger.info("%s", text)
 
 
-def last_error(path: Path) -> LastError:
-    """The last "SomeError: message" of a log with the lines that belong to it, or its last line."""
+def last_error(path: Path, start: int = 0) -> LastError:
+    """The last "SomeError: message" of a log with the lines that belong to it, or its last line.
+
+    Args:
+        start: byte where the life in question begins; what an earlier one wrote is not its error.
+    """
     if not path.exists():
         return LastError(None, "it wrote nothing")
     with path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - _END_BYTES))
+        file.seek(max(start, path.stat().st_size - _END_BYTES))
         lines = [line for line in file.read().decode(errors="replace").splitlines() if line.strip()]
     lines = [line for line in lines if not _NOISE.match(line)]
     for index in range(len(lines) - 1, -1, -1):

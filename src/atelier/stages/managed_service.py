@@ -21,7 +21,7 @@ from atelier.errors import AtelierError, ConfigError, Stopped
 from atelier.processes.records import read_record
 from atelier.processes.supervised import SupervisedProcess
 from atelier.rewards.service.protocol import Readiness, VersionAnswer
-from atelier.stages.log_tail import last_error
+from atelier.stages.log_tail import LogTail
 
 logger = logging.getLogger(__name__)
 
@@ -77,6 +77,7 @@ class ManagedService:
         self._port = spec.port
         self._ready_since: float | None = None
         self._on_change = on_change
+        self._tail = LogTail(spec.log)  # of the life that runs
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name=spec.label, daemon=True)
         self._client = httpx.Client(
@@ -142,7 +143,7 @@ class ManagedService:
             steady = self._ready_since and time.monotonic() - self._ready_since > STEADY_SECONDS
             self._ready_since = None
             failures = 1 if steady else failures + 1
-            words = last_error(self.spec.log).text
+            words = self._tail.last_error().text
             if failures == MOST_FAILURES:
                 self.problem = Stopped(
                     f"{self.spec.label}: its service failed {failures} times in a row and is not "
@@ -168,6 +169,7 @@ class ManagedService:
         """
         spec = self.spec
         spec.port_file.unlink(missing_ok=True)
+        self._tail = LogTail(spec.log)
         with SupervisedProcess(
             spec.command(self._port),
             spec.log,
@@ -188,7 +190,7 @@ class ManagedService:
         while not self._stopping.wait(PROCESS_POLL_SECONDS):
             code = process.poll()
             if code == _CONFIG_ERROR:
-                raise ConfigError(f"{self.spec.label}: {last_error(self.spec.log).text}")
+                raise ConfigError(f"{self.spec.label}: {self._tail.last_error().text}")
             if code is not None:
                 return f"it ended with exit code {code}"
             now = time.monotonic()

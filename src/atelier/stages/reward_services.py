@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from atelier.config.paths import from_root
+from atelier.config.paths import from_root, make_folder
 from atelier.config.rewards import RewardsConfig
 from atelier.config.schema import RunConfig
 from atelier.errors import ConfigError
@@ -193,10 +193,7 @@ def _require_place(folder: Path, host: str, port: int) -> None:
     Raises:
         ConfigError: something listens on the port, or the folder cannot be one.
     """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"--folder {folder}: cannot be a folder: {error.strerror}") from error
+    make_folder(folder, "--folder")
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

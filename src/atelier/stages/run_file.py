@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from atelier.config.digest import stage_digest
-from atelier.config.paths import repository_root, runs_root
+from atelier.config.paths import make_folder, repository_root, runs_root
 from atelier.config.plan import plan
 from atelier.config.resolve import load_stage_config, resolve, write_stage_configs
 from atelier.config.schema import RunConfig
@@ -98,6 +98,8 @@ def open_run(
         Stopped: the disk is full.
     """
     run = find_run(resume) if resume is not None else RunDirectory(runs_root() / flow_run_id)
+    if resume is None:
+        make_folder(runs_root(), "ATELIER_RUNS")
     exists = run.run_file.exists()
     if exists and resume is None:  # a retried flow run
         recipe, overrides, run_name = None, [], None

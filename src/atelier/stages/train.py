@@ -25,7 +25,7 @@ from atelier.stages import mirroring, quiet
 from atelier.stages.baseline import local_model
 from atelier.stages.follower import EvaluationFollower
 from atelier.stages.frame import Stage, open_stage
-from atelier.stages.log_tail import LogTail, last_error
+from atelier.stages.log_tail import LogTail
 from atelier.stages.reward_services import RewardServices
 from atelier.stages.run_file import shown_path
 from atelier.stages.system_samples import SystemSamples
@@ -100,8 +100,12 @@ def _work(stage: Stage) -> dict[str, Any]:
 def _supervise(run: RunDirectory, config: RunConfig, services: RewardServices) -> None:
     """One trainer after another until one is done; each goes on from the last checkpoint."""
     restarts = 0
-    while (code := _one_life(run, config, services)) != DONE:
-        message = last_error(run.train / "trainer.log")
+    while True:
+        tail = LogTail(run.train / "trainer.log")
+        code = _one_life(run, config, services, tail)
+        if code == DONE:
+            return
+        message = tail.last_error()
         if code in _MEANT:
             kind = getattr(errors, message.kind or "", None)
             if code == errors.Stopped.exit_code and kind is None:
@@ -131,14 +135,12 @@ def _unsaid(run: RunDirectory) -> str:
     return f"the trainer stopped itself; {run.root.name}/train/trainer.log may say why"
 
 
-def _one_life(run: RunDirectory, config: RunConfig, services: RewardServices) -> int:
+def _one_life(run: RunDirectory, config: RunConfig, services: RewardServices, tail: LogTail) -> int:
     """Run one trainer to its end and return its exit code, showing its log meanwhile."""
-    log = run.train / "trainer.log"
-    tail = LogTail(log)
     with (
         SupervisedProcess(
             [sys.executable, "-m", *trainer_command(run, config)],
-            log,
+            run.train / "trainer.log",
             {**trainer_environment(config), **services.environment},
             repository_root(),
             record=run.processes / "trainer.json",

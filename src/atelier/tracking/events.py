@@ -2,7 +2,8 @@
 
 Within one life of a trainer the files only grow. A checkpoint stores their lengths, and a resume
 cuts them back to it, so a killed and resumed run leaves the same lines as an undisturbed
-one, but for what measures the machine (time/, memory/).
+one, but for what measures the machine (time/, memory/) and what a life says of its own beginning
+(the events resumed and replay_gate).
 """
 
 from __future__ import annotations

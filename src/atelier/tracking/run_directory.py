@@ -114,13 +114,30 @@ def read_json_object(path: Path) -> dict[str, Any]:
     return value
 
 
-def pruned_checkpoints(folder: Path) -> str:
-    """What `atelier prune` took from a folder of checkpoints, as a clause; empty if nothing."""
+def read_pruned(folder: Path) -> dict[str, Any]:
+    """{checkpoints, on}: what `atelier prune` took from a folder of checkpoints; empty if nothing.
+
+    Raises:
+        DataError: its note cannot be read, or lacks one of them.
+    """
     path = folder / PRUNED
     if not path.exists():
-        return ""
+        return {}
     note = read_json_object(path)
-    return f"{', '.join(note['checkpoints'])} were pruned on {note['on']}"
+    names = note.get("checkpoints")
+    are_names = isinstance(names, list) and all(isinstance(name, str) for name in names)
+    if not are_names or not isinstance(note.get("on"), str):
+        raise DataError(
+            f"{path}: not a note of pruned checkpoints: it must hold checkpoints (names) and on (a "
+            "day); put it back, or remove it"
+        )
+    return note
+
+
+def pruned_checkpoints(folder: Path) -> str:
+    """`read_pruned` as a clause; empty if nothing was pruned."""
+    note = read_pruned(folder)
+    return f"{', '.join(note['checkpoints'])} were pruned on {note['on']}" if note else ""
 
 
 def read_run_file(run: RunDirectory) -> dict[str, Any]:

@@ -18,19 +18,27 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from atelier.disk import stopped_when_full
 from atelier.errors import CheckpointError, ConfigError, Stopped
-from atelier.training.engines import OptimizerState
+from atelier.training.checkpoint_checks import (
+    read_object,
+    read_state,
+    read_tensors,
+    require_all_of,
+    require_moments,
+)
+from atelier.training.engines import MOMENTS, OptimizerState
 
 MANIFEST = "MANIFEST.json"
+ALWAYS = ("optimizer.safetensors", "rng.safetensors", "state.json", "trainable.safetensors")
 
 
 @dataclass(frozen=True)
@@ -63,6 +71,11 @@ class Checkpoint:
     behaviour: Mapping[str, Tensor] | None = None
 
 
+def checkpoint_name(step: int) -> str:
+    """Of the folder of a step's checkpoint."""
+    return f"step-{step:06d}"
+
+
 def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
     """Write checkpoint `step-NNNNNN` into `folder`.
 
@@ -70,7 +83,7 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
     whole.
     """
     _require_finite(checkpoint)
-    final = folder / f"step-{checkpoint.state.step:06d}"
+    final = folder / checkpoint_name(checkpoint.state.step)
     aside = folder / f".{final.name}.{os.getpid()}"
     what = f"the checkpoint of step {checkpoint.state.step}"
     with stopped_when_full(folder, what, _size(checkpoint)):
@@ -144,24 +157,57 @@ def _write(folder: Path, checkpoint: Checkpoint) -> None:
 
 
 def load_checkpoint(folder: Path) -> Checkpoint:
-    """Read a checkpoint after checking its manifest."""
+    """Read a checkpoint after checking its manifest.
+
+    Raises:
+        CheckpointError: a file is missing, altered, no checkpoint's, or of another model.
+    """
     verify_manifest(folder)
-    state = json.loads((folder / "state.json").read_text())
-    optimizer_updates, scaler = state.pop("optimizer_updates"), state.pop("loss_scaler", {})
-    moments: dict[str, dict[str, Tensor]] = {}
-    for name, value in load_file(folder / "optimizer.safetensors").items():
-        kind, parameter = name.split(".", 1)
-        moments.setdefault(parameter, {})[kind] = value
-    ema, behaviour = folder / "ema.safetensors", folder / "behaviour.safetensors"
+    state = read_state(folder / "state.json")
+    optimizer_updates, scaler = state.pop("optimizer_updates"), state.pop("loss_scaler")
+    weights = read_tensors(folder / "trainable.safetensors")
     return Checkpoint(
         state=LoopState(**state),
-        weights=load_file(folder / "trainable.safetensors"),
-        ema=load_file(ema) if ema.exists() else None,
-        optimizer=OptimizerState(optimizer_updates, moments, scaler),
-        rng=load_file(folder / "rng.safetensors"),
+        weights=weights,
+        ema=_read_copy(folder / "ema.safetensors", weights),
+        optimizer=OptimizerState(optimizer_updates, _read_moments(folder, weights), scaler),
+        rng=read_tensors(folder / "rng.safetensors"),
         in_flight=folder,
-        behaviour=load_file(behaviour) if behaviour.exists() else None,
+        behaviour=_read_copy(folder / "behaviour.safetensors", weights),
     )
+
+
+def _read_copy(path: Path, weights: Mapping[str, Tensor]) -> dict[str, Tensor] | None:
+    """A second set of the trained tensors, where the checkpoint has it."""
+    if not path.exists():
+        return None
+    found = read_tensors(path)
+    require_all_of(path, found, weights)
+    return found
+
+
+def _read_moments(folder: Path, weights: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
+    path = folder / "optimizer.safetensors"
+    moments: dict[str, dict[str, Tensor]] = {}
+    for name, value in read_tensors(path).items():
+        kind, _, parameter = name.partition(".")
+        moments.setdefault(parameter, {})[kind] = value
+    require_moments(path, moments, MOMENTS, weights)
+    return moments
+
+
+def require_copies(folder: Path, checkpoint: Checkpoint, kept: Collection[str]) -> None:
+    """Raise CheckpointError unless it holds exactly those of `ema` and `behaviour` that are kept.
+
+    Without this, a copy that was lost would begin anew at the trained weights, and nobody know.
+    """
+    for name, tensors in (("ema", checkpoint.ema), ("behaviour", checkpoint.behaviour)):
+        if (tensors is not None) != (name in kept):
+            holds, wants = ("holds no", "keeps") if tensors is None else ("holds", "keeps no")
+            raise CheckpointError(
+                f"{folder}: {holds} {name}.safetensors, but this configuration {wants} such a "
+                "copy; put the checkpoint back from a copy, or move its folder aside"
+            )
 
 
 def read_weights(folder: Path, kind: str) -> dict[str, Tensor]:
@@ -170,25 +216,31 @@ def read_weights(folder: Path, kind: str) -> dict[str, Tensor]:
     Raises ConfigError when the run kept no average.
     """
     if kind == "raw":
-        return load_file(folder / "trainable.safetensors")
+        return read_tensors(folder / "trainable.safetensors")
     averaged = folder / "ema.safetensors"
     if not averaged.exists():
         raise ConfigError(
             f"export.weights: ema, but {folder} holds no moving average "
             "(train.ema.enabled: false); set export.weights=raw"
         )
-    return load_file(averaged)
+    return read_tensors(averaged)
 
 
 def verify_manifest(folder: Path) -> None:
-    """Raise CheckpointError naming every file that is missing or altered."""
+    """Raise CheckpointError naming every file that is missing, altered or not listed.
+
+    Not listed, of what every checkpoint has or what this one holds: nothing vouches for it.
+    """
     manifest = folder / MANIFEST
     if not manifest.is_file():
         raise CheckpointError(f"{folder}: no {MANIFEST}; this is not a complete checkpoint")
-    try:
-        listed = dict(json.loads(manifest.read_text()))
-    except (OSError, ValueError, TypeError) as error:
-        raise CheckpointError(f"{manifest}: not a manifest: {error}") from error
+    listed = read_object(manifest, "a manifest")
+    held = {path.name for path in folder.glob("*.safetensors")}
+    if unlisted := sorted({*ALWAYS, *held} - listed.keys()):
+        raise CheckpointError(
+            f"{manifest}: does not list {', '.join(unlisted)}; put the checkpoint back from a "
+            "copy, or move its folder aside"
+        )
     wrong = [
         name
         for name, digest in listed.items()
@@ -217,7 +269,7 @@ def check_reload(folder: Path, fresh: nn.Module, weights: Mapping[str, Tensor]) 
     Raises CheckpointError when keys do not match (a renamed prefix loads as a no-op elsewhere)
     or a value differs.
     """
-    saved = load_file(folder / "trainable.safetensors")
+    saved = read_tensors(folder / "trainable.safetensors")
     result = fresh.load_state_dict(saved, strict=False, assign=True)
     matched = len(saved) - len(result.unexpected_keys)
     if result.unexpected_keys or matched != len(weights) or not matched:

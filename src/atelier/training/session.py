@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
@@ -20,8 +20,10 @@ from atelier.training.checkpoint import (
     LoopState,
     all_checkpoints,
     check_reload,
+    checkpoint_name,
     load_checkpoint,
     prune_checkpoints,
+    require_copies,
     save_checkpoint,
 )
 from atelier.training.distributed import World
@@ -128,6 +130,8 @@ class Session:
         folder = journal.run.checkpoints
         in_flight = None if ahead is None else self._write_ahead(folder, ahead, policy)
         if self._world.is_main:
+            # Before the offsets, or a resume from this very checkpoint would cut it off.
+            journal.event("checkpoint", self.step, folder=checkpoint_name(self.step))
             metrics_offset, events_offset = journal.offsets()
             state = LoopState(self.step, self.updates, self._digest, metrics_offset, events_offset)
             ema: dict[str, Tensor] | None = self.ema.weights if self.ema else None
@@ -143,7 +147,7 @@ class Session:
                 raise
             prune_checkpoints(folder, self._config.train.keep_checkpoints)
         self._world.barrier()
-        return folder / f"step-{self.step:06d}"
+        return folder / checkpoint_name(self.step)
 
     def _write_ahead(self, folder: Path, ahead: Experience, policy: Policy) -> Path:
         aside = folder / ".in-flight"
@@ -165,17 +169,30 @@ def _in_place(engine: Engine, weights: Mapping[str, Tensor]) -> Iterator[None]:
     engine.put_weights(trained)
 
 
-def find_checkpoint(folder: Path, digest: str, journal: Journal) -> Checkpoint | None:
+def kept_copies(config: RunConfig) -> frozenset[str]:
+    """Which copies of the trained weights a run keeps, and so its checkpoints hold."""
+    kept = {"ema": config.train.ema.enabled, "behaviour": config.algorithm.keeps_behaviour}
+    return frozenset(name for name, is_kept in kept.items() if is_kept)
+
+
+def find_checkpoint(
+    folder: Path, digest: str, journal: Journal, kept: Collection[str]
+) -> Checkpoint | None:
     """The newest whole checkpoint of this very configuration, or None where there is none.
 
     A damaged one is passed over with a word, unless there is no other: training anew would
     overwrite what may still be mended. One of another configuration is an error, because going on
     from it would mix two runs.
+
+    Args:
+        kept: `kept_copies` of the configuration.
     """
     damage: CheckpointError | None = None
     for candidate in reversed(all_checkpoints(folder)):
         try:
             checkpoint = load_checkpoint(candidate)
+            if checkpoint.state.digest == digest:
+                require_copies(candidate, checkpoint, kept)
         except CheckpointError as error:
             journal.say(f"passing over a damaged checkpoint: {error}")
             damage = error

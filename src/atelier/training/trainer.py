@@ -58,10 +58,7 @@ class Trainer:
             if self._saves_after(step):
                 if isinstance(ahead, InFlight):  # its scores are saved with it
                     ahead = self.collector.collect(ahead, watch)
-                folder = self.session.save(
-                    self.learner.engine, self.learner.policy, ahead, self.journal
-                )
-                self.journal.event("checkpoint", step, folder=folder.name)
+                self.session.save(self.learner.engine, self.learner.policy, ahead, self.journal)
         self.journal.event("finished", train.steps)
 
     def _train_step(

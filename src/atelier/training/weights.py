@@ -19,12 +19,19 @@ def copies(parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def put_weights(parameters: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> None:
     """Copy trained tensors into the parameters they were trained as.
 
-    Raises CheckpointError where a name is only on one side: a plain load would pass over it.
+    Raises CheckpointError where a name is only on one side, which a plain load would pass over, or
+    a shape is another, which a plain copy may spread over the whole tensor.
     """
     if set(parameters) != set(weights):
         raise CheckpointError(
             f"the checkpoint holds {len(weights)} tensors, the policy trains {len(parameters)}; "
             f"only on one side: {sorted(set(parameters) ^ set(weights))[:3]}"
+        )
+    other = [name for name, value in weights.items() if value.shape != parameters[name].shape]
+    if other:
+        raise CheckpointError(
+            f"the checkpoint's {other[0]} has shape {list(weights[other[0]].shape)}, the policy's "
+            f"{list(parameters[other[0]].shape)}: it is a checkpoint of another model"
         )
     for name, parameter in parameters.items():
         parameter.copy_(weights[name])

@@ -28,7 +28,7 @@ from atelier.training.engines import make_engine
 from atelier.training.experience import Collector
 from atelier.training.journal import Journal
 from atelier.training.repeatable import repeatable
-from atelier.training.session import Session, find_checkpoint
+from atelier.training.session import Session, find_checkpoint, kept_copies
 from atelier.training.trainer import Trainer
 from atelier.training.updates import Learner
 from atelier.training.weights import put_weights
@@ -69,7 +69,7 @@ def _train(config: RunConfig, run: RunDirectory, world: World) -> None:
             raise PlanError(f"algorithm.kl: {config.algorithm.kl} is not defined for this policy")
         policy.prepare_reference()
     journal = Journal(run, world)
-    checkpoint = find_checkpoint(run.checkpoints, identity, journal)
+    checkpoint = find_checkpoint(run.checkpoints, identity, journal, kept_copies(config))
     if checkpoint is not None:
         put_weights(policy.trainable(), checkpoint.weights)
     engine = make_engine(
