@@ -104,7 +104,7 @@ def test_whoever_needs_a_pruned_checkpoint_is_told(root):
     with pytest.raises(CheckpointError, match="step-000001, step-000002 were pruned on 2"):
         last_checkpoint(run)
     with pytest.raises(CheckpointError, match="nothing to go on from: step-000001"):
-        find_checkpoint(run.checkpoints, "digest", None)
+        find_checkpoint(run.checkpoints, "digest", None, ())
 
 
 def test_leftovers_are_what_nothing_reads(root):

@@ -98,13 +98,13 @@ def open_run(
         Stopped: the disk is full.
     """
     run = find_run(resume) if resume is not None else RunDirectory(runs_root() / flow_run_id)
-    if resume is None:
-        make_folder(runs_root(), "ATELIER_RUNS")
     exists = run.run_file.exists()
     if exists and resume is None:  # a retried flow run
         recipe, overrides, run_name = None, [], None
     config, settled = _configuration(run if exists else None, recipe, overrides, run_name)
     with stopped_when_full(run.root):
+        if resume is None:
+            make_folder(runs_root(), "ATELIER_RUNS")
         if settled is not None:
             write_stage_configs(config, run)
         write_run(run, config, settled, flow_run_id)
