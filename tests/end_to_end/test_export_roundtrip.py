@@ -36,7 +36,7 @@ from atelier.export.verify import verify
 from atelier.policies.sd3.policy import SD3Policy
 from atelier.policies.sd3.tiny import TinySD3Sizes, build_pipeline
 from atelier.tracking.run_directory import RunDirectory
-from atelier.training.checkpoint import Checkpoint, LoopState, save_checkpoint
+from atelier.training.checkpoint import ALWAYS, Checkpoint, LoopState, save_checkpoint
 from atelier.training.engines import OptimizerState
 
 LORA = LoraConfig(rank=4, alpha=16)
@@ -368,8 +368,10 @@ def test_a_run_without_a_checkpoint_or_with_an_altered_one_exports_nothing(
         export_run(run, run_config(base))
     checkpoint = run.checkpoints / "step-000007"
     checkpoint.mkdir(parents=True)
-    (checkpoint / "ema.safetensors").write_bytes(b"cut short")
-    (checkpoint / MANIFEST).write_text(json.dumps({"ema.safetensors": "0" * 64}))
-    with pytest.raises(CheckpointError, match=r"altered: ema\.safetensors"):
+    names = (*ALWAYS, "ema.safetensors")
+    for name in names:
+        (checkpoint / name).write_bytes(b"cut short")
+    (checkpoint / MANIFEST).write_text(json.dumps(dict.fromkeys(names, "0" * 64)))
+    with pytest.raises(CheckpointError, match=r"altered: .*ema\.safetensors"):
         export_run(run, run_config(base))
     assert not run.export.exists()
