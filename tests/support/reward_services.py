@@ -201,3 +201,8 @@ def reasons(scores: Scores) -> list[str]:
     """Why scores are missing; fails where one is a number."""
     assert all(isinstance(one, Missing) for one in scores.values), scores.values
     return [one.reason for one in scores.values if isinstance(one, Missing)]
+
+
+# Four pictures, and the scores that every sound service gives them.
+BATCH = batch_of([1, 40, 90, 160])
+RIGHT = list(Scripted().score(BATCH).values)

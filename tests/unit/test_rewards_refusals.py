@@ -9,10 +9,7 @@ import pytest
 from atelier.errors import ConfigError
 from atelier.rewards.event_loop import Closed, EventLoop
 from atelier.rewards.legible import legible
-from tests.support.reward_services import Scripted, batch_of, client, faulty, reasons, service
-
-BATCH = batch_of([1, 40, 90, 160])
-RIGHT = list(Scripted().score(BATCH).values)
+from tests.support.reward_services import BATCH, RIGHT, client, faulty, reasons, service
 
 
 @pytest.fixture(scope="module")

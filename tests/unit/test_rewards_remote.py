@@ -15,8 +15,10 @@ from atelier.config.rewards import JpegConfig, OcrRewardConfig, RewardsConfig
 from atelier.errors import ConfigError, Stopped
 from atelier.rewards import Missing, Reward, RewardSet, build
 from tests.support.reward_services import (
+    BATCH,
     DIGEST,
     NAME,
+    RIGHT,
     Scripted,
     batch_of,
     client,
@@ -24,9 +26,6 @@ from tests.support.reward_services import (
     reasons,
     service,
 )
-
-BATCH = batch_of([1, 40, 90, 160])
-RIGHT = list(Scripted().score(BATCH).values)
 
 
 @pytest.fixture(scope="module")
