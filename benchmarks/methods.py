@@ -1,7 +1,7 @@
 """The table and the picture of the methods' learning curves, from what learning_curves.py measured.
 
     python benchmarks/methods.py --merge curves.json ...   # adds measured curves to methods.csv
-    python benchmarks/methods.py                           # prints the table, draws docs/images/methods.png
+    python benchmarks/methods.py                           # prints the table and draws the picture
 
 methods.csv has a row for every point: method, seed, step, the three held-out scores, and for the
 run the images trained on a second and the seconds of training until similarity reached 0.85.
