@@ -39,7 +39,23 @@ def test_a_stage_makes_no_run_folder(tmp_path: Path) -> None:
     assert not (tmp_path / "none").exists()
 
 
-@pytest.mark.parametrize("folder", ["", ".", str(repository_root())])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["stage", "prepare", "--run", ""],
+        ["compare", "a", "b", "--out", ""],
+        ["rewards", "serve", "--folder", ""],
+        ["plan", "--params", ""],
+    ],
+)
+def test_an_empty_path_is_refused(arguments: list[str]) -> None:
+    """An unset variable of a shell makes one; it would be the current directory."""
+    outcome = CliRunner().invoke(application, arguments)
+    assert outcome.exit_code == 2
+    assert "is empty" in outcome.output
+
+
+@pytest.mark.parametrize("folder", [".", str(repository_root())])
 def test_the_repository_is_no_run(folder: str) -> None:
     """The prepare stage would move its data/ aside."""
     assert "the repository itself" in refused("prepare", "--run", folder)

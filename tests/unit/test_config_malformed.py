@@ -95,6 +95,9 @@ CONFIG = {
     "inherits in params": (None, "inherits: tiny/base\n", [], ["params.yaml:1: inherits", "--rec"]),
     "override without a value": (None, "", ["train.steps"], ["--set train.steps: expected dotted"]),
     "override of nothing": (None, "", ["train.steps="], ["--set train.steps=: no value"]),
+    "override that is no YAML": (
+        None, "", ["train.steps=[1"], ["--set train.steps=[1: the value is no YAML", "quote text"],
+    ),
     "override of an unknown key": (
         None, "", ["rolout.group_size=3"], ["--set rolout.group_size=3: rolout", "mean rollout?"],
     ),

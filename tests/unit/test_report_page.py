@@ -1,9 +1,11 @@
 import re
+import shutil
 from html.parser import HTMLParser
 
 import pytest
 
 from atelier.report.page import render
+from atelier.report.run_data import metric_records
 from tests.support import fake_run
 
 
@@ -57,6 +59,15 @@ def test_a_finished_run_shows_all_sections_and_needs_no_network(run):
     assert not re.search(r'(?:src|href)="(?!data:)|<script|@import|url\(', page)
     assert "rose from 0.515 to 0.715" in page
     assert "train.parquet" in page
+
+
+def test_a_run_without_periodic_evaluations_draws_before_and_after(run):
+    fake_run.finish(run)
+    shutil.rmtree(run.train / "evaluation")
+    last = max(record["step"] for record in metric_records(run))
+    page = render(run)
+    assert "<title>gold at 0:" in page
+    assert f"<title>gold at {last}:" in page
 
 
 def test_text_from_images_and_prompts_is_escaped(run):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Collection
 from contextlib import closing
 from dataclasses import replace
@@ -300,6 +302,25 @@ def test_one_step_off_resumes_bit_equal(tmp_path: Path, monkeypatch, in_flight: 
     ]
     stored = list(RunDirectory(tmp_path / "whole").checkpoints.glob("step-000008/in_flight-*"))
     assert bool(stored) == (in_flight == "store")
+
+
+def test_images_ahead_that_a_checkpoint_lost_are_spoken_of(tmp_path: Path, capfd) -> None:
+    settings = config(steps=3, checkpoint_every=1, one_step_off=True, in_flight="store")
+    run_trainer(tmp_path, settings)
+    checkpoints = RunDirectory(tmp_path).checkpoints
+    shutil.rmtree(latest_checkpoint(checkpoints))
+    run_trainer(tmp_path, settings)
+    assert "holds no images sampled ahead" not in capfd.readouterr().err
+
+    shutil.rmtree(latest_checkpoint(checkpoints))
+    before = latest_checkpoint(checkpoints)
+    (ahead,) = before.glob("in_flight-*")
+    ahead.unlink()
+    manifest = json.loads((before / "manifest.json").read_text())
+    del manifest[ahead.name]
+    (before / "manifest.json").write_text(json.dumps(manifest))
+    assert [row["step"] for row in run_trainer(tmp_path, settings)] == [1, 2, 3]
+    assert "of step 2 holds no images sampled ahead: step 3" in capfd.readouterr().err
 
 
 def test_images_sampled_ahead_keep_their_prompts(tmp_path: Path, monkeypatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -9,6 +10,23 @@ from typing import Any, TypeVar
 import click
 
 Verb = TypeVar("Verb", bound=Callable[..., Any])
+
+
+class _NamedPath(click.Path):
+    """A path. Not an empty one, which an unset variable of a shell makes: it would be `.`."""
+
+    def convert(
+        self,
+        value: str | os.PathLike[str],
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> str | bytes | os.PathLike[str]:
+        if value == "":
+            self.fail("is empty; name a path, or leave the option out", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+PATH = _NamedPath(path_type=Path)
 
 
 def configured(verb: Verb) -> Verb:
@@ -32,6 +50,6 @@ def configured(verb: Verb) -> Verb:
 params_option = click.option(
     "--params",
     "params_file",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="File to read instead of the repository's params.yaml.",
 )

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from atelier.cli.options import PATH
 from atelier.config.paths import from_root, make_folder
 
 
@@ -14,7 +15,7 @@ from atelier.config.paths import from_root, make_folder
 @click.option("--metric", metavar="NAME", help="What the headline is about, such as gold.")
 @click.option(
     "--out",
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="FOLDER",
     help="Where the page goes. Default: .atelier/compare/<id> of the repository.",
 )

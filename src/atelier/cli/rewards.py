@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from atelier.cli.options import configured, params_option
+from atelier.cli.options import PATH, configured, params_option
 from atelier.config.resolve import resolve
 
 
@@ -25,7 +25,7 @@ def rewards() -> None:
 @click.option("--port", default=8400, show_default=True, type=click.IntRange(1, 65535))
 @click.option(
     "--folder",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="For log and records, relative to the repository. Default: .atelier/rewards/PORT.",
 )
 def serve(

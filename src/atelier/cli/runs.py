@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from atelier.cli.options import configured, params_option
+from atelier.cli.options import PATH, configured, params_option
 from atelier.config.paths import from_root, is_directory, make_folder, repository_root
 from atelier.config.plan import plan
 from atelier.config.resolve import resolve, write_stage_configs
@@ -54,7 +54,7 @@ def demo(recipe: str | None, overrides: tuple[str, ...]) -> None:
 @click.option(
     "--run",
     "folder",
-    type=click.Path(path_type=Path),
+    type=PATH,
     default=Path("outputs"),
     show_default=True,
     help="Run directory, relative to the repository.",

@@ -144,12 +144,18 @@ def _compose(text: str, source: str) -> yaml.Node | None:
         problem = error.problem or error.context or "not YAML"
         if "'\\t'" in problem:
             problem = "a tab; indent with spaces"
-        raise ConfigError(f"{_at(source, line)}: {problem}") from error
+        raise ConfigError(_not_yaml(source, line, problem)) from error
     except yaml.reader.ReaderError as error:
         line = f":{text[: error.position].count(chr(10)) + 1}"
         raise ConfigError(f"{_at(source, line)}: {error.reason}") from error
     except RecursionError as error:
         raise ConfigError(f"{source}: nested too deeply") from error
+
+
+def _not_yaml(source: str, line: str, problem: str) -> str:
+    if source.startswith("--set "):
+        return f"{source}: the value is no YAML: {problem}; quote text: KEY='\"text\"'"
+    return f"{source}{line}: {problem}"
 
 
 def _at(source: str, line: str) -> str:

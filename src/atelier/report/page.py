@@ -35,17 +35,19 @@ def render(run: RunDirectory) -> str:
     steps = metric_records(run)
     periodic = periodic_evaluations(run)
     comparison = read_comparison(run)
-    sides = _before_and_after(run)
+    sides = _before_and_after(run, steps[-1]["step"] if steps else 0)
     by_step = [one for one in periodic if one.suite == config.evaluation.suite]
     pictured = [one for one in by_step if one.has_images]
-    history = [one.summary["metrics"] for one in (by_step if len(by_step) > 1 else sides)]
+    # Other prompts than the whole suite's: one curve is never made of both.
+    curve = by_step if len(by_step) > 1 else sides
+    history = [one.summary["metrics"] for one in curve]
     return fill(
         "page.html.j2",
         run=read_run_file(run),
         headline=headline(comparison),
         comparison=comparison,
         warnings=warnings(steps, history, comparison),
-        charts=_charts(steps, by_step),
+        charts=_charts(steps, curve),
         pairs=first_prompts(sides, PROMPTS_SHOWN) if len(sides) == 2 else [],
         worsened=most_worsened(sides[0], sides[1], "similarity", WORSENED_SHOWN)
         if len(sides) == 2
@@ -60,18 +62,18 @@ def render(run: RunDirectory) -> str:
     )
 
 
-def _before_and_after(run: RunDirectory) -> list[Evaluation]:
-    found = [Evaluation("", 0, run.baseline), Evaluation("", 0, run.evaluate)]
+def _before_and_after(run: RunDirectory, last_step: int) -> list[Evaluation]:
+    found = [Evaluation("", 0, run.baseline), Evaluation("", last_step, run.evaluate)]
     return [one for one in found if (one.folder / "summary.json").exists()]
 
 
-def _charts(steps: Sequence[dict[str, Any]], by_step: Sequence[Evaluation]) -> list[dict[str, str]]:
+def _charts(steps: Sequence[dict[str, Any]], heldout: Sequence[Evaluation]) -> list[dict[str, str]]:
     """The curves a person looks at first; a chart without data is left out."""
     charts = [
         ("Held-out: proxy and gold, 95 % intervals", [
-            _evaluation_series("OCR similarity (proxy)", "similarity", by_step),
-            _evaluation_series("gold", "gold", by_step),
-            _evaluation_series("exact match", "exact", by_step),
+            _evaluation_series("OCR similarity (proxy)", "similarity", heldout),
+            _evaluation_series("gold", "gold", heldout),
+            _evaluation_series("exact match", "exact", heldout),
         ]),
         ("Training reward", [_step_series("mean reward", "reward/mean", steps)]),
         ("Ratio: mean |ratio - 1|", [_step_series("|ratio - 1|", "ratio/mean_abs_dev", steps)]),

@@ -47,6 +47,11 @@ class Trainer:
         train = self.config.train
         ahead: InFlight | Experience | None
         ahead = self.session.take_experience(self.collector)
+        if ahead is None and self._should_hold_images_ahead(self.session.step):
+            self.journal.say(
+                f"the checkpoint of step {self.session.step} holds no images sampled ahead: step "
+                f"{self.session.step + 1} is sampled now, by newer weights than without the pause"
+            )
         for step in range(self.session.step + 1, train.steps + 1):
             watch = Stopwatch()
             ahead, metrics = self._train_step(step, ahead, watch)
@@ -87,6 +92,9 @@ class Trainer:
         train = self.config.train
         drained = train.in_flight == "drain" and self._saves_after(step)
         return train.one_step_off and step < train.steps and not drained
+
+    def _should_hold_images_ahead(self, step: int) -> bool:
+        return step > 0 and self._samples_ahead(step)
 
     def _saves_after(self, step: int) -> bool:
         return step % self.config.train.checkpoint_every == 0 or step == self.config.train.steps
