@@ -310,7 +310,7 @@ def test_images_ahead_that_a_checkpoint_lost_are_spoken_of(tmp_path: Path, capfd
     checkpoints = RunDirectory(tmp_path).checkpoints
     shutil.rmtree(latest_checkpoint(checkpoints))
     run_trainer(tmp_path, settings)
-    assert "holds no images sampled ahead" not in capfd.readouterr().err
+    assert "holds no images sampled ahead" not in capfd.readouterr().out
 
     shutil.rmtree(latest_checkpoint(checkpoints))
     before = latest_checkpoint(checkpoints)
@@ -320,7 +320,7 @@ def test_images_ahead_that_a_checkpoint_lost_are_spoken_of(tmp_path: Path, capfd
     del manifest[ahead.name]
     (before / "MANIFEST.json").write_text(json.dumps(manifest))
     assert [row["step"] for row in run_trainer(tmp_path, settings)] == [1, 2, 3]
-    assert "of step 2 holds no images sampled ahead: step 3" in capfd.readouterr().err
+    assert "of step 2 holds no images sampled ahead: step 3" in capfd.readouterr().out
 
 
 def test_images_sampled_ahead_keep_their_prompts(tmp_path: Path, monkeypatch) -> None:
