@@ -8,6 +8,7 @@ import torch
 from atelier.algorithms.advantages import (
     each_reward_advantages,
     extremes,
+    flat_groups,
     group_advantages,
     zero_std_share,
 )
@@ -126,6 +127,16 @@ def test_kl_in_the_reward_is_compared_action_by_action() -> None:
     result = grpo(config, (0.1, 0.1)).advantages(scored, distances)
     assert result.values.flatten().tolist() == pytest.approx([0.4, -0.1, -0.4, 0.1])
     assert result.of(torch.tensor([1]), slice(1, 2)).tolist() == [[pytest.approx(0.1)]]
+
+
+def test_a_group_without_scores_is_not_flat_but_teaches_nothing() -> None:
+    """Other images in its place would not be scored either."""
+    rewards = torch.tensor([1.0, 1.0, float("nan"), float("nan"), 0.0, 1.0])
+    groups = torch.tensor([4, 4, 5, 5, 6, 6])
+    valid = torch.tensor([True, True, False, False, True, True])
+    assert flat_groups(rewards, groups, valid).tolist() == [4]
+    assert zero_std_share(rewards, groups, valid) == pytest.approx(2 / 3)
+    assert flat_groups(rewards, groups, ~valid & False).tolist() == []
 
 
 def test_zero_std_share_counts_groups_that_teach_nothing() -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from contextlib import closing
 from pathlib import Path
 
@@ -16,13 +17,21 @@ from safetensors.torch import save_file
 
 from atelier.config.schema import RunConfig
 from atelier.errors import CheckpointError, DataError
-from atelier.tracking.run_directory import PRUNED, RunDirectory, pruned_checkpoints
+from atelier.stages.evaluate import last_checkpoint
+from atelier.tracking.run_directory import (
+    PRUNED,
+    RunDirectory,
+    all_checkpoints,
+    pruned_checkpoints,
+)
 from atelier.training.checkpoint import (
     ALWAYS,
     MANIFEST,
     Checkpoint,
     LoopState,
+    latest_checkpoint,
     load_checkpoint,
+    prune_checkpoints,
     save_checkpoint,
     verify_manifest,
 )
@@ -64,6 +73,24 @@ def found(run: RunDirectory, kept=BOTH, digest: str = "digest"):
 @pytest.fixture
 def run(tmp_path: Path) -> RunDirectory:
     return RunDirectory(tmp_path)
+
+
+def test_the_newest_has_the_highest_step_and_no_other_name(run: RunDirectory) -> None:
+    for step in (999_990, 1_000_000):
+        write(run, step)
+    (run.checkpoints / "step-2000000.damaged").mkdir()
+    assert latest_checkpoint(run.checkpoints) == run.checkpoints / "step-1000000"
+    assert last_checkpoint(run) == run.checkpoints / "step-1000000"
+    prune_checkpoints(run.checkpoints, 1)
+    assert all_checkpoints(run.checkpoints) == [run.checkpoints / "step-1000000"]
+
+
+def test_what_a_killed_life_of_the_same_number_left_is_in_nobodys_way(run: RunDirectory) -> None:
+    left = run.checkpoints / f".step-000001.{os.getpid()}"
+    left.mkdir(parents=True)
+    (left / "half").write_text("")
+    assert not (write(run, 1) / "half").exists()
+    assert not left.exists()
 
 
 def test_an_empty_manifest_is_none(run: RunDirectory) -> None:

@@ -14,9 +14,13 @@ from atelier.config.plan import Plan, plan
 from atelier.config.recipes import recipe_names, recipes_directory
 from atelier.config.resolve import resolve
 from atelier.config.schema import RunConfig
+from atelier.config.space import checkpoint_bytes
 from atelier.errors import PlanError
 
 HUB = "policy.path=organisation/model"
+
+
+LORA = ("policy.path=assets/tiny-sd3", "policy.trainable=lora")
 
 
 def configured(*overrides: str) -> RunConfig:
@@ -95,6 +99,16 @@ def test_guidance_reference_and_rewards_cost_what_they_cost() -> None:
     assert both.reward_calls == 2 * plain.reward_calls  # weight 0 is still asked for and logged
 
 
+def test_groups_sampled_again_and_probabilities_recomputed_are_counted() -> None:
+    plain = planned()
+    again = planned("train.resample_rounds=2")
+    assert again.reward_calls == 3 * plain.reward_calls
+    assert again.rollout_passes == 3 * plain.rollout_passes
+    assert again.images == plain.images
+    recomputed = planned("rollout.old_log_prob=recompute")
+    assert recomputed.rollout_passes == plain.rollout_passes + plain.images * plain.trained_actions
+
+
 def test_the_full_window_leaves_the_last_step_out() -> None:
     assert (
         planned("rollout.window.strategy=all", "rollout.num_inference_steps=10").trained_actions
@@ -133,6 +147,32 @@ def test_learning_from_finished_images_counts_levels() -> None:
         (["train.updates_per_step=5"], "train.updates_per_step: 12 micro-batches a step cannot"),
         (["launch.processes=5"], "launch.processes"),
         (["rollout.noise_level=0"], "rollout.noise_level: 0 leaves nothing stochastic"),
+        (["rollout.noise_level=1e-9"], "rollout.noise_level: 1e-09 leaves nothing stochastic"),
+        (["train.ema.every=1000"], "train.ema.every: 1000 is more than the 80 updates"),
+        (
+            ["algorithm.advantage_trim=0.5", "rollout.group_size=2", "train.prompts_per_step=96"],
+            "algorithm.advantage_trim: 0.5 leaves 1 of 2 images",
+        ),
+        (
+            ["train.resample_rounds=2", "data.train_prompts=30"],
+            "train.resample_rounds: 2 rounds of other prompts may need 36 in a step",
+        ),
+        (
+            [*LORA, 'policy.lora.target_modules=["attn.to_q","attn.typo"]'],
+            "policy.lora.target_modules: attn.typo names no linear layer",
+        ),
+        (
+            [*LORA, "policy.lora.target_modules=[proj]"],
+            "policy.lora.target_modules: proj names no linear layer of the transformer, or other",
+        ),
+        (
+            [*LORA, "policy.lora.target_modules=[q_proj]"],
+            "policy.lora.target_modules: q_proj names no linear layer",
+        ),
+        (
+            [*LORA, "policy.lora.target_modules=[]"],
+            "policy.lora.target_modules: the empty list names no linear layer",
+        ),
         (["rollout.num_inference_steps=1"], "rollout.num_inference_steps: 1 step is the last"),
         (["rollout.window.size=5"], "rollout.window.size: 5 does not fit"),
         (["rollout.window.range=[2,8]"], "rollout.window.range: [2, 8) reaches past the 7 steps"),
@@ -234,7 +274,8 @@ def test_small_micro_batches_are_a_warning_not_an_error() -> None:
         ("policy.lora.rank=9", "policy.trainable: lora"),
         ("rollout.shift=9", "rollout.schedule: linear_shift"),
         ("rollout.window.stride=1", "a rollout.window.strategy that moves"),
-        ("rollout.window.fewest_steps_per_window=3", "decay or exp_decay"),
+        ("rollout.window.fewest_steps_per_window=3", "rollout.window.strategy: decay"),
+        ("algorithm.kl=velocity", "algorithm.beta above 0"),
         ("algorithm.kl_placement=reward", "algorithm.beta above 0"),
         ("train.in_flight=store", "train.one_step_off: true"),
         ("launch.zero_stage=3", "launch.engine: deepspeed"),
@@ -409,6 +450,17 @@ def test_a_broken_model_directory_is_a_rejection(model: Path, file: str, text: s
         (model / file).write_text(text)
     with pytest.raises(PlanError, match=r"policy\.path: .*" + Path(file).name.replace(".", r"\.")):
         plan(configured(f"policy.path={model}"))
+
+
+def test_stored_images_in_flight_take_space() -> None:
+    """192 images, a window of two steps: three latents as sampled, and as many of noise."""
+    overrides = ["train.one_step_off=true", "train.in_flight=store"]
+    stored, drained = (
+        checkpoint_bytes(config, facts)
+        for config in (resolve(None, one, Path(os.devnull)) for one in (overrides, overrides[:1]))
+        if (facts := read_model_facts(config)) is not None
+    )
+    assert stored - drained == 4 * 192 * 2 * 3 * 4 * 16 * 16
 
 
 def test_a_run_that_does_not_fit_on_the_disk_is_warned_of(monkeypatch):

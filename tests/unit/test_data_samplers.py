@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from atelier.data.keys import key, uniform
-from atelier.data.samplers import mixed_indices, prompt_indices
+from atelier.data.samplers import mixed_indices, other_indices, prompt_indices
 from atelier.errors import PlanError
 
 
@@ -47,6 +47,16 @@ def test_an_epoch_never_repeats_a_prompt(prompts, per_step):
         ]
         assert len(set(met)) == len(met) == steps * per_step
         assert set(met) <= set(range(prompts))
+
+
+def test_other_prompts_are_of_no_earlier_round():
+    for step in range(1, 9):
+        rounds = [prompt_indices(16, step, 4, seed=3)]
+        rounds += [other_indices(16, step, 4, 3, number) for number in (1, 2, 3)]
+        assert sorted(index for one in rounds for index in one) == list(range(16))
+    assert other_indices(16, 1, 4, 3, 1) != other_indices(16, 2, 4, 3, 1)
+    with pytest.raises(PlanError, match="a step may need 20 prompts, and there are 16"):
+        other_indices(16, 1, 4, 3, 4)
 
 
 def test_every_prompt_is_met_over_epochs_even_where_steps_leave_a_rest():

@@ -21,7 +21,7 @@ from atelier.dynamics.schedules import (
     unshifted,
 )
 from atelier.dynamics.solvers import CleanEstimate, dpm_solver
-from atelier.dynamics.transitions import Step, ode, steps_of
+from atelier.dynamics.transitions import Step, flow_sde, ode, steps_of
 from atelier.policies.flow.schedules import Schedule, Schedules
 
 WINDOW = [1, 0.986301, 0.971831, 0.956522]
@@ -42,6 +42,25 @@ def test_sd3_is_what_diffusers_makes(num_steps: int, shift: float) -> None:
 
 def test_golden_linear_shift() -> None:
     assert linear_shift(4, 3) == pytest.approx([1, 0.9, 0.75, 0.5, 0])
+
+
+@given(st.floats(0.1, 100), st.integers(2, 60))
+def test_levels_begin_at_one_exactly_and_end_at_zero(shift: float, num_steps: int) -> None:
+    """A level beside 1 is no first level for flow_sde: its noise would be divided by the gap."""
+    for levels in (
+        linear_shift(num_steps, shift),
+        sd3(num_steps, shift),
+        exponential_shift(num_steps, math.log(shift)),
+    ):
+        assert (levels[0], levels[-1]) == (1.0, 0.0)
+        assert all(a > b for a, b in pairwise(levels))
+
+
+@pytest.mark.parametrize("tokens", [16, 64, 256, 576, 1024, 1296, 4096])
+def test_the_first_noise_of_flow_sde_is_its_level(tokens: int) -> None:
+    step = steps_of(exponential_shift(8, resolution_mu(tokens)))[0]
+    x = torch.zeros(1, 1, 1, 1)
+    assert flow_sde(x, x, step, 0.7).std == pytest.approx(0.7)
 
 
 def test_golden_flux() -> None:

@@ -104,19 +104,23 @@ def extremes(advantages: Tensor, group_ids: Tensor, valid: Tensor, keep: int) ->
 
 
 def flat_groups(rewards: Tensor, group_ids: Tensor, valid: Tensor) -> Tensor:
-    """Ids of the groups whose valid rewards are all equal, or missing: they teach nothing."""
+    """Ids of the groups with valid rewards that are all equal: they teach nothing.
+
+    Groups without any are not among them: other images would not be scored either.
+    """
     flat = []
-    for group in torch.unique(group_ids):
+    for group in torch.unique(group_ids[valid]):
         members = rewards[(group_ids == group) & valid]
-        if members.numel() == 0 or bool((members == members[0]).all()):
+        if bool((members == members[0]).all()):
             flat.append(group)
     return torch.stack(flat) if flat else group_ids.new_empty(0)
 
 
 def zero_std_share(rewards: Tensor, group_ids: Tensor, valid: Tensor) -> float:
-    """Share of groups that teach nothing."""
+    """Share of groups that teach nothing: flat ones, and those without a valid reward."""
     groups = len(torch.unique(group_ids))
-    return len(flat_groups(rewards, group_ids, valid)) / max(groups, 1)
+    unscored = groups - len(torch.unique(group_ids[valid]))
+    return (len(flat_groups(rewards, group_ids, valid)) + unscored) / max(groups, 1)
 
 
 def _sum_by_group(values: Tensor, index: Tensor) -> Tensor:

@@ -16,12 +16,24 @@ def algorithm_rejections(config: RunConfig) -> Rejections:
         yield from _nft_rejections(config)
     else:
         yield from _grpo_rejections(config)
+    yield from _trim_rejections(config)
     algorithm = config.algorithm
     if algorithm.keep_extremes and algorithm.keep_extremes >= config.rollout.group_size:
         yield (
             "algorithm.keep_extremes",
             f"{algorithm.keep_extremes} keeps every image of a group of "
             f"{config.rollout.group_size} (rollout.group_size); use fewer, or null",
+        )
+
+
+def _trim_rejections(config: RunConfig) -> Rejections:
+    trim, size = config.algorithm.advantage_trim, config.rollout.group_size
+    left = size - int(trim * size)
+    if left < 2 <= size:
+        yield (
+            "algorithm.advantage_trim",
+            f"{trim:g} leaves {left} of {size} images (rollout.group_size) to take mean and std "
+            "of; leave 2 at least",
         )
 
 

@@ -27,7 +27,7 @@ _TRAIN: dict[str, frozenset[str] | None] = {
 }
 # What shapes a stage: sections, whole or in part. Never an operational field (schema), how a run is
 # mirrored (tracking), or the recipe's name: equal values are equal runs. Processes are operational:
-# results are independent of the world size (design section 3).
+# results are independent of the world size (design section 3), but for `stage_digest`'s exception.
 SHAPED_BY: dict[str, dict[str, frozenset[str] | None]] = {
     "prepare": {"data": _EVERYTHING},
     "baseline": {"data": _EVERYTHING, "policy": _EVERYTHING, "evaluation": _EVERYTHING},
@@ -54,6 +54,9 @@ def stage_digest(config: RunConfig, stage: str) -> str:
         else {key: values[section][key] for key in sorted(keys)}
         for section, keys in SHAPED_BY[stage].items()
     }
+    # Each rank draws a window of its own: here alone, how many there are shapes what is trained.
+    if "rollout" in shape and config.rollout.window.scope == "rank":
+        shape["ranks"] = config.launch.processes
     return digest({"stage": stage, **shape})
 
 

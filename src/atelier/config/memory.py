@@ -135,10 +135,24 @@ def _engine(config: RunConfig, trained: int, ranks: int) -> tuple[dict[str, int]
 
 
 def _experience(config: RunConfig, facts: ModelFacts, images: int, actions: int) -> int:
-    # As sampled, and the noise they were made by; or the clean one, and the velocities.
-    latents = (actions + 1) * facts.latent_values * (1 if config.rollout.dynamics == "ode" else 2)
     steps = 2 if config.train.one_step_off else 1
-    return 4 * images * (latents + facts.condition_values) * steps
+    return 4 * images * (stored_latents(config, facts, actions) + facts.condition_values) * steps
+
+
+def trained_actions(config: RunConfig) -> int:
+    """Denoising steps, or noise levels, of an image that are trained. At most: a moving window is
+    shorter at its end."""
+    rollout = config.rollout
+    if rollout.dynamics == "ode":
+        return rollout.trained_levels
+    low, high = rollout.window.bounds(rollout.num_inference_steps)
+    return high - low if rollout.window.strategy == "all" else rollout.window.size
+
+
+def stored_latents(config: RunConfig, facts: ModelFacts, actions: int) -> int:
+    """Values kept of an image: latents as sampled and the noise they were made by; or the clean
+    one and the velocities."""
+    return (actions + 1) * facts.latent_values * (1 if config.rollout.dynamics == "ode" else 2)
 
 
 def _casts(config: RunConfig, facts: ModelFacts, ranks: int, backward: bool) -> dict[str, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,7 @@ class ModelFacts:
     layers: int
     pixels: int  # of one image
     vae_channels: int  # of the widest activation at the image's full size
+    unknown_targets: tuple[str, ...] = ()  # LoRA targets that are not linear layers, or nothing
 
     @property
     def tokens(self) -> int:
@@ -67,6 +68,7 @@ def read_model_facts(config: RunConfig) -> ModelFacts | None:
     return ModelFacts(
         parameters=_count(tensors),
         adapter_parameters=_adapter_parameters(tensors, config.policy.lora),
+        unknown_targets=_unknown_targets(tensors, config.policy.lora),
         text_parameters=sum(_count(one) for one in encoders),
         vae_parameters=_count(vae),
         frozen_bytes=sum(_stored_bytes(one) for one in (*encoders, vae)),
@@ -100,13 +102,38 @@ def _shape(root: Path, config: RunConfig) -> dict[str, int]:
         ) from error
 
 
+def is_targeted(module: str, targets: Iterable[str]) -> bool:
+    """Whether peft adapts a module: its name, or the end of its name, is a target."""
+    return any(module == target or module.endswith(f".{target}") for target in targets)
+
+
 def _adapter_parameters(tensors: Mapping[str, Any], lora: LoraConfig) -> int:
-    suffixes = tuple(f"{target}.weight" for target in lora.target_modules)
     return sum(
-        lora.rank * sum(entry["shape"])
-        for name, entry in tensors.items()
-        if name.endswith(suffixes) and len(entry["shape"]) == 2
+        lora.rank * sum(shape)
+        for module, shape in _modules(tensors).items()
+        if is_targeted(module, lora.target_modules)
     )
+
+
+def _unknown_targets(tensors: Mapping[str, Any], lora: LoraConfig) -> tuple[str, ...]:
+    """Targets that name nothing, or (also) something else than linear layers: a merged export
+    adds the product of two matrices to a matrix."""
+    modules = _modules(tensors)
+
+    def is_unknown(target: str) -> bool:
+        shapes = [shape for module, shape in modules.items() if is_targeted(module, (target,))]
+        return not shapes or any(len(shape) != 2 for shape in shapes)
+
+    return tuple(target for target in lora.target_modules if is_unknown(target))
+
+
+def _modules(tensors: Mapping[str, Any]) -> dict[str, list[int]]:
+    """Shape of the weight of every module."""
+    return {
+        name.removesuffix(".weight"): entry["shape"]
+        for name, entry in tensors.items()
+        if name.endswith(".weight")
+    }
 
 
 def _text_tokens(root: Path, t5_tokens: int) -> int:

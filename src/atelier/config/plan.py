@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from atelier.config.memory import Memory, estimate
+from atelier.config.memory import Memory, estimate, trained_actions
 from atelier.config.model_facts import ModelFacts, read_model_facts
 from atelier.config.rejections import model_rejections, rejections, rewards_in_use
 from atelier.config.schema import RunConfig
@@ -38,7 +38,7 @@ class Plan:
     steps: int
     updates: int
     images: int  # sampled to train on
-    reward_calls: int  # scores asked for: images x rewards
+    reward_calls: int  # scores asked for: images x rewards; at most, where groups are resampled
     evaluations: int  # periodic ones
     evaluation_images: int  # baseline, periodic, final
     rollout_passes: int  # transformer passes of one image each, without gradient; at most
@@ -72,10 +72,12 @@ def _derive(config: RunConfig, ranks: int, facts: ModelFacts | None) -> Plan:
     rollout, train, evaluation = config.rollout, config.train, config.evaluation
     images_per_step = train.prompts_per_step * rollout.group_size
     micro_batches = images_per_step // rollout.micro_batch_size
-    actions = _trained_actions(config)
+    actions = trained_actions(config)
     # Where a slow copy samples, it also says what it predicts at each level that is trained.
     passes = rollout.num_inference_steps + (actions if rollout.dynamics == "ode" else 0)
     images = images_per_step * train.steps
+    sampled = images * (1 + train.resample_rounds)
+    recomputed = images * actions if rollout.old_log_prob == "recompute" else 0
     evaluations = train.steps // train.evaluate_every if train.evaluate_every else 0
     evaluated = 2 * evaluation.prompts + evaluations * evaluation.periodic_prompts
     branches = 2 if rollout.guidance_scale > 1 else 1
@@ -93,10 +95,10 @@ def _derive(config: RunConfig, ranks: int, facts: ModelFacts | None) -> Plan:
         steps=train.steps,
         updates=train.steps * train.updates_per_step * train.inner_epochs,
         images=images,
-        reward_calls=images * len(rewards_in_use(config.rewards)),
+        reward_calls=sampled * len(rewards_in_use(config.rewards)),
         evaluations=evaluations,
         evaluation_images=evaluated,
-        rollout_passes=images * passes * branches,
+        rollout_passes=(sampled * passes + recomputed) * branches,
         replay_passes=images * actions * branches * reference * train.inner_epochs,
         evaluation_passes=evaluated
         * evaluation.num_inference_steps
@@ -104,15 +106,6 @@ def _derive(config: RunConfig, ranks: int, facts: ModelFacts | None) -> Plan:
         memory=estimate(config, facts, images_per_step // ranks, actions, ranks) if facts else None,
         warnings=tuple(f"{field}: {text}" for field, text in _warnings(config, ranks, facts)),
     )
-
-
-def _trained_actions(config: RunConfig) -> int:
-    """At most: a moving window is shorter at its end."""
-    rollout = config.rollout
-    if rollout.dynamics == "ode":
-        return rollout.trained_levels
-    low, high = rollout.window.bounds(rollout.num_inference_steps)
-    return high - low if rollout.window.strategy == "all" else rollout.window.size
 
 
 def _warnings(config: RunConfig, ranks: int, facts: ModelFacts | None) -> Iterator[tuple[str, str]]:

@@ -18,6 +18,9 @@ Rejections = Iterator[tuple[str, str]]
 
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
+# Below, log-probabilities of float32 latents are rounding divided by next to nothing.
+LEAST_NOISE = 0.01
+
 # Prompt formats that carry no text to be read in the image.
 _WITHOUT_TARGET = ("plain", "geneval", "unigenbench", "paircomp")
 
@@ -42,6 +45,13 @@ def rejections(config: RunConfig, ranks: int) -> Rejections:
     yield from _sampling_rejections(config, ranks)
     yield from _reward_rejections(config)
     yield from _data_rejections(config)
+    updates = config.train.steps * config.train.updates_per_step * config.train.inner_epochs
+    if config.train.ema.enabled and config.train.ema.every > updates:
+        yield (
+            "train.ema.every",
+            f"{config.train.ema.every} is more than the {updates} updates of the run: the average "
+            "would be the untrained model",
+        )
     if config.export.weights == "ema" and not config.train.ema.enabled:
         yield "export.weights", "ema, but train.ema.enabled is false; use raw"
 
@@ -82,8 +92,12 @@ def _schedule_rejections(rollout: RolloutConfig) -> Rejections:
 
 
 def _rollout_rejections(rollout: RolloutConfig) -> Rejections:
-    if rollout.noise_level == 0:
-        yield "rollout.noise_level", "0 leaves nothing stochastic to train; use more than 0"
+    if rollout.noise_level < LEAST_NOISE:
+        yield (
+            "rollout.noise_level",
+            f"{rollout.noise_level:g} leaves nothing stochastic to train but rounding; use "
+            f"{LEAST_NOISE:g} or more",
+        )
     if rollout.dynamics == "cps" and log_prob_name(rollout) != "cps_raw":
         yield (
             "rollout.log_prob",
@@ -115,7 +129,7 @@ def _window_rejections(rollout: RolloutConfig) -> Rejections:
             f"{window.stride} leads a window of {window.size} out of rollout.window.range "
             f"[{low}, {high}) at once, so it would never move; use less, or 0 to freeze it",
         )
-    if window.strategy in ("decay", "exp_decay"):
+    if window.strategy == "decay":
         yield from _decay_rejections(window)
     if window.scope != "step" and (window.moves or window.strategy == "all"):
         yield (
@@ -148,6 +162,13 @@ def _sampling_rejections(config: RunConfig, ranks: int) -> Rejections:
             "train.resample_rounds",
             f"a micro-batch has to be of one group: rollout.micro_batch_size "
             f"{rollout.micro_batch_size} does not divide rollout.group_size {rollout.group_size}",
+        )
+    needed = (1 + train.resample_rounds) * train.prompts_per_step
+    if train.resample_rounds and needed > config.data.train_prompts:
+        yield (
+            "train.resample_rounds",
+            f"{train.resample_rounds} rounds of other prompts may need {needed} in a step, and "
+            f"data.train_prompts is {config.data.train_prompts}",
         )
     shards_weights = config.launch.engine == "deepspeed" and config.launch.zero_stage == 3
     if train.resample_rounds and shards_weights and ranks > 1:
@@ -211,9 +232,12 @@ def model_rejections(config: RunConfig, facts: ModelFacts | None) -> Rejections:
         return
     if policy.revision is not None:
         yield "policy.revision", f"{policy.path} is a directory, only a hub id has revisions"
-    if policy.trainable == "lora" and not facts.adapter_parameters:
-        names = ", ".join(policy.lora.target_modules) or "nothing"
-        yield "policy.lora.target_modules", f"{names} names no module of the transformer"
+    if policy.trainable == "lora" and (facts.unknown_targets or not facts.adapter_parameters):
+        names = ", ".join(facts.unknown_targets) or "the empty list"
+        yield (
+            "policy.lora.target_modules",
+            f"{names} names no linear layer of the transformer, or other modules, too",
+        )
 
 
 def _no_target(config: RunConfig) -> str | None:

@@ -14,13 +14,13 @@ from pydantic import Field
 from atelier.config.sections import (
     Fraction,
     PositiveFloat,
-    PositiveInt,
     Section,
     operational,
 )
 from atelier.config.urls import service_url_problem
 
 # Sums are kept as float32, and more than this against a weight of 1 leaves nothing of the other.
+Few = Annotated[int, Field(ge=1, le=256)]  # of what takes a process or a thread each
 Weight = Annotated[float, Field(ge=-1e6, le=1e6, allow_inf_nan=False)]
 
 
@@ -36,8 +36,8 @@ class RewardSection(Section):
         "remote: in services at `urls`.",
     )
     urls: list[str] = operational([], "Services of a remote reward, such as http://host:8400.")
-    replicas: PositiveInt = operational(1, "Services started for a managed reward.")
-    workers: PositiveInt = operational(1, "Scoring threads of a trainer process, or of a service.")
+    replicas: Few = operational(1, "Services started for a managed reward.")
+    workers: Few = operational(1, "Scoring threads of a trainer process, or of a service.")
     timeout: PositiveFloat = operational(
         120.0, "Seconds a service may take for one batch before it is asked again."
     )
@@ -71,7 +71,7 @@ class OcrConfig(Section):
     unicode_normalization: Literal["none", "NFKC"] = Field(
         "none", description="Normalisation of both texts before they are compared."
     )
-    workers: PositiveInt = operational(1, "Scoring threads of a trainer process, or of a service.")
+    workers: Few = operational(1, "Scoring threads of a trainer process, or of a service.")
 
 
 class OcrRewardConfig(RewardSection, OcrConfig):

@@ -165,7 +165,7 @@ class RolloutConfig(Section):
         description="Stochastic transition inside the window (spec flow 1.1, 1.2); ode: none at "
         "all, for algorithms that learn from finished images.",
     )
-    noise_level: NonNegativeFloat = Field(
+    noise_level: Annotated[float, Field(ge=0, le=10)] = Field(
         0.4, description="Noise of a stochastic step: a of flow_sde and of cps (at most 1), g."
     )
     log_prob: Literal["gaussian_mean", "cps_raw", "ratio_norm"] | None = Field(
@@ -179,7 +179,9 @@ class RolloutConfig(Section):
         description="Noise levels: of the pipeline's scheduler; evenly spaced ones shifted; the "
         "same, shifted the further the larger images are (FLUX).",
     )
-    shift: PositiveFloat = Field(3.0, description="Shift of linear_shift (5 for video).")
+    shift: Annotated[float, Field(ge=0.1, le=100)] = Field(
+        3.0, description="Shift of linear_shift (5 for video)."
+    )
     lowest_level: Annotated[float, Field(gt=0, lt=1)] | None = Field(
         None,
         description="Last level above 0 that those of resolution_shift are stretched to "
@@ -346,7 +348,7 @@ class EvaluationConfig(Section):
     ocr: OcrConfig = Field(
         OcrConfig(), description="How the suite reads text, in process; independent of the reward."
     )
-    bootstrap_samples: PositiveInt = Field(
+    bootstrap_samples: Annotated[int, Field(ge=1, le=1_000_000)] = Field(
         10_000, description="Resamples of the paired bootstrap intervals."
     )
 

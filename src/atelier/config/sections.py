@@ -7,8 +7,9 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.fields import FieldInfo
 
-PositiveInt = Annotated[int, Field(gt=0)]
-NonNegativeInt = Annotated[int, Field(ge=0)]
+_MOST = 2**31 - 1  # of any count; what is larger is a mistake, and overflows far from here
+PositiveInt = Annotated[int, Field(gt=0, le=_MOST)]
+NonNegativeInt = Annotated[int, Field(ge=0, le=_MOST)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Decay = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]

@@ -1,7 +1,7 @@
 """How much disk a run takes at most, before it starts.
 
 Checkpoints are 4 B x trained parameters, four times: weights, moving average, two moments of AdamW;
-once more where a slow copy of the weights samples.
+once more where a slow copy of the weights samples; images in flight where they are stored.
 One more than `train.keep_checkpoints` is there while the oldest is still being removed. A merged
 export is a whole pipeline. Images and logs are small beside them.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from atelier.config.memory import stored_latents, trained_actions
 from atelier.config.model_facts import ModelFacts
 from atelier.config.paths import runs_root
 from atelier.config.schema import RunConfig
@@ -23,7 +24,16 @@ def checkpoint_bytes(config: RunConfig, facts: ModelFacts) -> int:
     lora = config.policy.trainable == "lora"
     trained = facts.adapter_parameters if lora else facts.parameters
     copies = 3 + config.train.ema.enabled + config.algorithm.keeps_behaviour
-    return 4 * trained * copies
+    return 4 * trained * copies + _in_flight(config, facts)
+
+
+def _in_flight(config: RunConfig, facts: ModelFacts) -> int:
+    """Latents of a step's images, stored with a checkpoint; their prompts are encoded again."""
+    train = config.train
+    if not train.one_step_off or train.in_flight != "store":
+        return 0
+    images = train.prompts_per_step * config.rollout.group_size
+    return 4 * images * stored_latents(config, facts, trained_actions(config))
 
 
 def run_bytes(config: RunConfig, facts: ModelFacts) -> int:
@@ -33,7 +43,8 @@ def run_bytes(config: RunConfig, facts: ModelFacts) -> int:
         "adapter": 4 * facts.adapter_parameters,
     }
     exports = sum(sizes[kind] for kind in config.export.formats)
-    return (config.train.keep_checkpoints + 1) * checkpoint_bytes(config, facts) + exports
+    checkpoints = config.train.keep_checkpoints + 1
+    return checkpoints * checkpoint_bytes(config, facts) + exports
 
 
 def space_warnings(config: RunConfig, facts: ModelFacts) -> Iterator[tuple[str, str]]:

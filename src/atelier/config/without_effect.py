@@ -48,11 +48,11 @@ RULES = (
     ),
     Rule(
         ("rollout.window.fewest_steps_per_window",),
-        lambda config: config.rollout.window.strategy in ("decay", "exp_decay"),
-        "rollout.window.strategy: decay or exp_decay",
+        lambda config: config.rollout.window.strategy == "decay",
+        "rollout.window.strategy: decay",
     ),
     Rule(
-        ("algorithm.kl_placement",),
+        ("algorithm.kl", "algorithm.kl_placement"),
         lambda config: config.algorithm.beta > 0,
         "algorithm.beta above 0",
     ),

@@ -33,6 +33,26 @@ def prompt_indices(num_prompts: int, step: int, prompts_per_step: int, seed: int
     return order[start : start + prompts_per_step]
 
 
+def other_indices(
+    num_prompts: int, step: int, prompts_per_step: int, seed: int, round: int
+) -> list[int]:
+    """As many indices again, for round 1, 2, ... of a step: none that an earlier round has.
+
+    Raises:
+        PlanError: as `prompt_indices`; or there are not enough prompts for so many rounds.
+    """
+    used = set(prompt_indices(num_prompts, step, prompts_per_step, seed))
+    others = [index for index in range(num_prompts) if index not in used]
+    random.Random(key("other prompts", seed, step)).shuffle(others)
+    end = round * prompts_per_step
+    if end > len(others):
+        raise PlanError(
+            f"train.resample_rounds {round}: a step may need {prompts_per_step + end} prompts, and "
+            f"there are {num_prompts}: lower it or train.prompts_per_step, or have more prompts"
+        )
+    return others[end - prompts_per_step : end]
+
+
 def mixed_indices(
     dataset_ids: Sequence[int],
     weights: Mapping[int, float],

@@ -17,8 +17,11 @@ SMALLEST = 1e-3  # the lowest of the 1000 levels a diffusers scheduler is config
 
 
 def shifted(sigma: float, shift: float) -> float:
-    """s sigma / (1 + (s - 1) sigma)."""
-    return shift * sigma / (1 + (shift - 1) * sigma)
+    """s sigma / (1 + (s - 1) sigma), in a form that is exactly 1 at 1 and 0 at 0.
+
+    Stochastic steps ask whether a level is 1: next to it their noise would have no bound.
+    """
+    return sigma / (sigma + (1 - sigma) / shift)
 
 
 def unshifted(sigma: float, shift: float) -> float:
@@ -43,12 +46,14 @@ def sd3(num_steps: int, shift: float = 3.0) -> list[float]:
 def exponential_shift(num_steps: int, mu: float, terminal: float | None = None) -> list[float]:
     """e^mu / (e^mu + 1 / sigma - 1) on levels 1 ... 1/N: FLUX, and Qwen-Image with a `terminal`.
 
+    That is `shifted` by e^mu.
+
     Args:
         mu: `resolution_mu`.
         terminal: the levels are stretched so that this is the last before 0.
     """
     levels = np.linspace(1, 1 / num_steps, num_steps)
-    sigmas = [math.exp(mu) / (math.exp(mu) + 1 / float(level) - 1) for level in levels]
+    sigmas = [shifted(float(level), math.exp(mu)) for level in levels]
     if terminal is not None:
         factor = (1 - terminal) / (1 - sigmas[-1])
         sigmas = [1 - (1 - sigma) * factor for sigma in sigmas]

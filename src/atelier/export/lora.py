@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
+from atelier.config.model_facts import is_targeted
 from atelier.config.schema import LoraConfig
 from atelier.errors import CheckpointError
 
@@ -73,11 +74,7 @@ def named(pairs: Mapping[str, LoraPair]) -> dict[str, torch.Tensor]:
 def _targeted(lora: LoraConfig, base_names: Iterable[str]) -> set[str]:
     """Modules of the base that peft adapts: the name or its end is a target module."""
     modules = {name.removesuffix(".weight") for name in base_names if name.endswith(".weight")}
-    return {
-        module
-        for module in modules
-        if any(module == end or module.endswith(f".{end}") for end in lora.target_modules)
-    }
+    return {module for module in modules if is_targeted(module, lora.target_modules)}
 
 
 def _require_same(expected: set[str], found: set[str]) -> None:

@@ -11,7 +11,7 @@ from typing import Literal
 
 from atelier.report.run_data import periodic_evaluations
 from atelier.retention.survey import SurveyedRun, freed_bytes
-from atelier.tracking.run_directory import RunDirectory
+from atelier.tracking.run_directory import RunDirectory, all_checkpoints
 
 Kind = Literal["run", "checkpoints", "moved aside", "earlier images", "half written"]
 
@@ -88,7 +88,7 @@ def _leads_away(path: Path, root: Path) -> bool:
 
 def _needless_checkpoints(one: SurveyedRun) -> list[Path]:
     """All but the newest and those that were evaluated or exported."""
-    found = sorted(one.run.checkpoints.glob("step-*"))
+    found = all_checkpoints(one.run.checkpoints)
     inputs = [
         label
         for stage in ("evaluate", "export")

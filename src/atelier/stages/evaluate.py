@@ -12,7 +12,12 @@ from atelier.errors import CheckpointError
 from atelier.stages import baseline
 from atelier.stages.frame import Stage, open_stage
 from atelier.stages.run_file import shown_path
-from atelier.tracking.run_directory import RunDirectory, pruned_checkpoints, write_json
+from atelier.tracking.run_directory import (
+    RunDirectory,
+    all_checkpoints,
+    pruned_checkpoints,
+    write_json,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +42,7 @@ def last_checkpoint(run: RunDirectory) -> Path:
     Raises:
         CheckpointError: there is none.
     """
-    found = sorted(run.checkpoints.glob("step-*"))
+    found = all_checkpoints(run.checkpoints)
     if not found:
         pruned = pruned_checkpoints(run.checkpoints)
         why = f"{pruned}; train anew" if pruned else "train first"

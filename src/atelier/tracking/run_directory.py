@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from atelier.errors import DataError
 
 FORMAT = 1  # of a run directory; in run.json, to be raised when an older Atelier would misread it
 PRUNED = "pruned.json"  # beside checkpoints: which ones were removed to save space
+_CHECKPOINT = re.compile(r"step-\d{6,}")
 STAGES = ("prepare", "baseline", "train", "evaluate", "export", "report")
 
 
@@ -78,6 +80,17 @@ class RunDirectory:
 
     def periodic_evaluation(self, suite: str, step: int) -> Path:
         return self.train / "evaluation" / suite / f"step-{step:06d}"
+
+
+def all_checkpoints(folder: Path) -> list[Path]:
+    """Checkpoints in `folder`, oldest first. Other names, such as of one moved aside, are none."""
+    if not folder.is_dir():
+        return []
+    steps = {path: _CHECKPOINT.fullmatch(path.name) for path in folder.iterdir()}
+    return sorted(
+        (path for path, name in steps.items() if name),
+        key=lambda path: int(path.name.removeprefix("step-")),
+    )
 
 
 def write_text_atomically(path: Path, text: str) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from atelier.config.schema import RunConfig
 from atelier.data.keys import key
 from atelier.data.prompts import Prompt
-from atelier.data.samplers import prompt_indices
+from atelier.data.samplers import other_indices, prompt_indices
 from atelier.policies.base import Sample
 
 MicroBatch = Sequence[Sample]
@@ -25,11 +25,17 @@ def step_samples(
     """All samples of a step: group g holds indices g * group_size ... (g + 1) * group_size - 1.
 
     Args:
-        round: above 0, samples that may take the place of those of earlier rounds: the prompts are
-            those of a step that this run does not reach.
+        round: above 0, samples that may take the place of those of earlier rounds, of prompts that
+            no earlier round of the step has.
+
+    Raises:
+        PlanError: there are not so many prompts.
     """
-    where = step + round * config.train.steps
-    chosen = prompt_indices(len(prompts), where, config.train.prompts_per_step, config.train.seed)
+    train = config.train
+    if round:
+        chosen = other_indices(len(prompts), step, train.prompts_per_step, train.seed, round)
+    else:
+        chosen = prompt_indices(len(prompts), step, train.prompts_per_step, train.seed)
     size = config.rollout.group_size
     return [
         Sample(index=group * size + member, group_id=group, prompt=prompts[prompt], round=round)

@@ -16,7 +16,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 import shutil
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
@@ -28,6 +27,7 @@ from torch import Tensor, nn
 
 from atelier.disk import stopped_when_full
 from atelier.errors import CheckpointError, ConfigError, Stopped
+from atelier.tracking.run_directory import all_checkpoints
 from atelier.training.checkpoint_checks import (
     read_object,
     read_state,
@@ -88,6 +88,7 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
     what = f"the checkpoint of step {checkpoint.state.step}"
     with stopped_when_full(folder, what, _size(checkpoint)):
         try:
+            shutil.rmtree(aside, ignore_errors=True)  # of a killed life that had our number
             aside.mkdir(parents=True)
             _write(aside, checkpoint)
             if final.exists():
@@ -248,13 +249,6 @@ def verify_manifest(folder: Path) -> None:
     ]
     if wrong:
         raise CheckpointError(f"{folder}: missing or altered: {', '.join(wrong)}")
-
-
-def all_checkpoints(folder: Path) -> list[Path]:
-    """Checkpoints in `folder`, oldest first."""
-    if not folder.is_dir():
-        return []
-    return sorted(path for path in folder.iterdir() if re.fullmatch(r"step-\d{6,}", path.name))
 
 
 def latest_checkpoint(folder: Path) -> Path | None:

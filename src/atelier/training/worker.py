@@ -23,6 +23,7 @@ from atelier.policies.sd3.policy import SD3Policy
 from atelier.rewards.registry import build
 from atelier.rewards.service_file import read_urls
 from atelier.tracking.run_directory import RunDirectory
+from atelier.training.batches import step_samples
 from atelier.training.distributed import World, join_world
 from atelier.training.engines import make_engine
 from atelier.training.experience import Collector
@@ -53,6 +54,7 @@ def train(config_path: Path, run: RunDirectory) -> None:
 def _train(config: RunConfig, run: RunDirectory, world: World) -> None:
     train_prompts = read_prompts(run.data / "train.parquet")
     heldout_prompts = read_prompts(run.data / "heldout.parquet")
+    step_samples(train_prompts, 1, config, config.train.resample_rounds)  # refuses too few
     identity = digest([stage_digest(config, "train"), content_digest(train_prompts)])
     policy = SD3Policy.load(
         config.policy,
