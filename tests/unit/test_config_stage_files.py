@@ -111,3 +111,15 @@ def test_a_file_copied_over_another_stages_is_refused(tmp_path: Path) -> None:
     run.config("train").write_bytes(run.config("baseline").read_bytes())
     with pytest.raises(ConfigError, match="file of stage baseline, copied over that of train"):
         load_stage_config(run.config("train"))
+
+
+def test_ranks_that_draw_windows_of_their_own_shape_a_run() -> None:
+    """Elsewhere their number is how a run is made; here it decides what is trained."""
+
+    def digests(scope: str) -> set[str]:
+        wanted = [f"rollout.window.scope={scope}"]
+        configs = (resolve(None, [*wanted, f"launch.processes={ranks}"]) for ranks in (1, 2))
+        return {stage_digest(config, "train") for config in configs}
+
+    assert len(digests("rank")) == 2
+    assert len(digests("group")) == 1
