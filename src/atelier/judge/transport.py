@@ -1,0 +1,238 @@
+"""One call of an OpenAI-compatible endpoint: chat completions in, a reply or a typed failure out.
+
+Plain HTTP and not a vendor's client: those read variables of the environment and would send what
+they find there (organisation, headers, another address) to whatever endpoint is configured.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import ssl
+import time
+from collections.abc import Mapping
+from email.utils import parsedate_to_datetime
+from functools import cache
+from typing import Any
+
+import httpx
+from pydantic import BaseModel, Field, ValidationError
+
+from atelier.errors import ConfigError
+from atelier.judge.ledger import Usage
+from atelier.judge.replies import Reply
+from atelier.legible import legible
+
+logging.getLogger("httpx").setLevel(logging.WARNING)  # it reports every request
+
+_CONNECT_SECONDS = 10.0
+_LONGEST_ANSWER = 16 << 20
+_PASSING_STATUS = frozenset({408, 409, 425, 429})  # and all of 5xx
+_ABOUT_THE_QUESTION = frozenset({400, 413, 415, 422})
+_NO_CREDIT = "insufficient_quota"  # comes as 429, and no waiting mends it
+_NEVER_TAKEN = frozenset({"unsupported_parameter", "unsupported_value", _NO_CREDIT})
+
+
+class CallFailed(Exception):
+    """A call gave no reply.
+
+    Attributes:
+        retryable: the next one may.
+        for_good: the endpoint would refuse every question, as it is configured.
+        sent: it may have been served, and billed.
+        retry_after: seconds that the endpoint asks to be left alone.
+    """
+
+    def __init__(
+        self,
+        reason: str,
+        *,
+        retryable: bool = True,
+        for_good: bool = False,
+        sent: bool = False,
+        retry_after: float = 0.0,
+    ) -> None:
+        super().__init__(reason)
+        self.retryable = retryable
+        self.for_good = for_good
+        self.sent = sent
+        self.retry_after = retry_after
+
+
+class _Message(BaseModel):
+    content: str | None = None
+    refusal: str | None = None
+
+
+class _Choice(BaseModel):
+    message: _Message
+    finish_reason: str | None = None
+    logprobs: Any = None  # these two are read apart: a text is not lost for their shape
+
+
+class _Completion(BaseModel):
+    choices: list[_Choice] = Field(min_length=1)
+    usage: Any = None
+
+
+class Transport:
+    """Calls of one endpoint, all from one event loop.
+
+    Args:
+        url: base URL, up to and with its /v1.
+        token: bearer token; it is cut out of everything that comes back.
+        connections: kept at a time.
+
+    Raises:
+        ConfigError: SSL_CERT_FILE cannot be read.
+    """
+
+    def __init__(self, url: str, token: str | None, connections: int) -> None:
+        self._url = f"{url.rstrip('/')}/chat/completions"
+        self._token = token
+        self._client = httpx.AsyncClient(
+            headers={"Authorization": f"Bearer {token}"} if token else {},
+            limits=httpx.Limits(max_connections=connections, keepalive_expiry=30),
+            timeout=httpx.Timeout(None, connect=_CONNECT_SECONDS),  # the caller bounds the whole
+            trust_env=False,  # no proxy, no .netrc: the token goes where the configuration says
+            verify=_trusted(os.environ.get("SSL_CERT_FILE")),
+        )
+
+    async def chat(self, body: Mapping[str, Any]) -> tuple[Reply, Usage | None]:
+        """A reply, and the tokens it took where the endpoint says.
+
+        Raises:
+            CallFailed: for whatever reason there is none.
+        """
+        status, headers, content = await self._exchange(json.dumps(body).encode())
+        if status != 200:
+            raise self._refused(status, headers, content)
+        try:
+            completion = _Completion.model_validate_json(content)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            where = ".".join(str(part) for part in first["loc"]) or "body"
+            raise self._failed(f"malformed answer: {where}: {first['msg']}", sent=True) from error
+        choice = completion.choices[0]
+        reply = Reply(
+            text=self._clean(choice.message.content) or "",
+            finish_reason=self._clean(choice.finish_reason),
+            refusal=self._clean(choice.message.refusal),
+            first_token=_first_token(choice.logprobs),
+        )
+        return reply, _usage(completion.usage)
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+    def late(self, seconds: float) -> CallFailed:
+        """The failure of a call that was given up."""
+        return self._failed(f"no answer within {seconds:.3g} s", sent=True)
+
+    async def _exchange(self, body: bytes) -> tuple[int, httpx.Headers, bytes]:
+        """Status, headers and body of an answer, whatever it says."""
+        headers = {"Content-Type": "application/json"}
+        try:
+            async with self._client.stream(
+                "POST", self._url, content=body, headers=headers
+            ) as response:
+                chunks, size = [], 0
+                async for chunk in response.aiter_bytes():
+                    chunks.append(chunk)
+                    if (size := size + len(chunk)) > _LONGEST_ANSWER:
+                        raise self._failed(f"more than {_LONGEST_ANSWER} bytes", sent=True)
+                return response.status_code, response.headers, b"".join(chunks)
+        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+            raise self._failed(f"no connection: {error or type(error).__name__}") from error
+        except (httpx.HTTPError, OSError) as error:
+            raise self._failed(f"{type(error).__name__}: {error}", sent=True) from error
+        except (httpx.InvalidURL, ValueError) as error:  # a host name nobody can look up
+            text = f"cannot be asked: {type(error).__name__}: {error}"
+            raise self._failed(text, retryable=False, for_good=True) from error
+
+    def _refused(self, status: int, headers: httpx.Headers, content: bytes) -> CallFailed:
+        code, message = _error_of(content)
+        text = f"status {status}: {message or code or 'no reason given'}"
+        if code in _NEVER_TAKEN:
+            return self._failed(text, retryable=False, for_good=True)
+        if status >= 500 or status in _PASSING_STATUS:
+            return self._failed(text, retry_after=_retry_after(headers))
+        about_the_question = status in _ABOUT_THE_QUESTION
+        return self._failed(text, retryable=False, for_good=not about_the_question)
+
+    def _failed(self, reason: str, **kind: Any) -> CallFailed:
+        return CallFailed(legible(f"{self._url}: {reason}", self._token), **kind)
+
+    def _clean(self, text: str | None) -> str | None:
+        """What was said, without the token: a judge may be shown it and repeat it."""
+        return text.replace(self._token, "[token]") if text and self._token else text
+
+
+@cache
+def _trusted(path: str | None) -> ssl.SSLContext:
+    """Whose certificates are trusted: those in SSL_CERT_FILE, or those that httpx brings."""
+    if not path:
+        return httpx.create_ssl_context(trust_env=False)
+    try:
+        return ssl.create_default_context(cafile=path)
+    except OSError as error:
+        raise ConfigError(f"SSL_CERT_FILE: {path} cannot be used: {error}") from error
+
+
+def _error_of(content: bytes) -> tuple[str, str]:
+    """Code and message of an error body; vLLM has no `error` around them, others a bare text."""
+    try:
+        body = json.loads(content)
+    except (ValueError, RecursionError):
+        return "", ""
+    error = body.get("error", body) if isinstance(body, dict) else body
+    if not isinstance(error, dict):
+        return "", error if isinstance(error, str) else ""
+    message = error.get("message") or error.get("detail") or ""
+    return str(error.get("code") or error.get("type") or ""), str(message)
+
+
+def _retry_after(headers: httpx.Headers) -> float:
+    """Seconds that Retry-After asks for, as a number or a date; 0 without one that can be read."""
+    text = headers.get("retry-after", "").strip()
+    try:
+        if text.replace(".", "", 1).isdecimal():
+            return float(text) if len(text) < 12 else 0.0
+        return max(0.0, parsedate_to_datetime(text).timestamp() - time.time())
+    except (ValueError, TypeError, OverflowError):
+        return 0.0
+
+
+def _usage(found: Any) -> Usage | None:
+    """Tokens of a call; None where they are not all there."""
+    if not isinstance(found, dict):
+        return None
+    details = found.get("prompt_tokens_details")
+    input_tokens, output_tokens = _count(found, "prompt_tokens"), _count(found, "completion_tokens")
+    cached = _count(details, "cached_tokens") if isinstance(details, dict) else 0
+    if input_tokens is None or output_tokens is None:
+        return None
+    return Usage(input_tokens, output_tokens, cached or 0)
+
+
+def _count(found: Mapping[str, Any], name: str) -> int | None:
+    count = found.get(name)
+    return count if type(count) is int and 0 <= count < 10**9 else None
+
+
+def _first_token(logprobs: Any) -> tuple[tuple[str, float], ...] | None:
+    """The likeliest first tokens, the chosen one among them; None where they are not there."""
+    content = logprobs.get("content") if isinstance(logprobs, dict) else None
+    if not isinstance(content, list) or not content or not isinstance(content[0], dict):
+        return None
+    likeliest = content[0].get("top_logprobs")
+    listed = [content[0], *likeliest] if isinstance(likeliest, list) else [content[0]]
+    found: dict[tuple[str, float], None] = {}  # in order, and the chosen one once
+    for one in listed:
+        token, log_prob = (
+            (one.get("token"), one.get("logprob")) if isinstance(one, dict) else (0, 0)
+        )
+        if isinstance(token, str) and isinstance(log_prob, int | float):
+            found[token, float(log_prob)] = None
+    return tuple(found) or None
