@@ -92,6 +92,7 @@ JSON = [
     ('{"score": 11}', Score, FAILS),
     ('{"score": -1}', Score, FAILS),
     ('{"score": 1e999}', Real, FAILS),
+    ('{"score": 1e301}', Real, FAILS),
     ('{"score": NaN}', Real, FAILS),
     ('{"score": Infinity}', Real, FAILS),
     ('{"score": -Infinity}', Real, FAILS),

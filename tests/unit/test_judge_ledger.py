@@ -1,7 +1,9 @@
 """What judges cost: no call passes the budget, whoever makes it, and nothing spent is forgotten."""
 
+import fcntl
 import json
 import multiprocessing
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -76,11 +78,11 @@ def test_a_line_that_was_cut_off_costs_nothing_but_itself(tmp_path, caplog):
     whole = path.read_bytes()
     path.write_bytes(whole + whole.splitlines()[0][:30])
     second = Ledger(path, PRICES)
-    second.settle(second.reserve("m"), CALL)
+    second.reserve("m")
     assert second.spent().calls == 2
     assert "damaged line" in caplog.text
     third = Ledger(path, PRICES)
-    assert (third.spent().calls, third.spent().input) == (2, 2000)
+    assert (third.spent().calls, third.spent().input) == (2, 1000)
 
 
 @pytest.mark.parametrize("line", ["{}", "4", '{"money": NaN}', "\x00"])
@@ -130,6 +132,20 @@ def test_processes_and_threads_share_a_budget(tmp_path):
     assert made.empty()
     assert Ledger(path, PRICES).spent().calls == 60
     assert all(json.loads(line) for line in path.read_text().splitlines())
+
+
+def test_nobody_counts_while_another_one_writes(tmp_path):
+    path = tmp_path / "ledger.jsonl"
+    ledger = Ledger(path, PRICES)
+    with ThreadPoolExecutor(1) as pool:
+        with path.open("ab") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            reserving = pool.submit(ledger.reserve, "m")
+            time.sleep(0.2)
+            assert not reserving.done()
+            assert path.read_bytes() == b""
+        reserving.result(10)
+    assert ledger.spent().calls == 1
 
 
 def test_threads_of_one_ledger_never_pass_the_budget(tmp_path):

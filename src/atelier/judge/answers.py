@@ -8,7 +8,6 @@ here raises on any text.
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Sequence
 from typing import Any, Literal, TypeVar
@@ -22,6 +21,7 @@ Verdict = Literal[1, 2]
 
 _COMPLETE = frozenset({None, "", "stop", "eos_token", "stop_sequence"})
 _MOST_DIGITS = 30
+_LARGEST = 1e300  # so that a mean of some is finite, too
 
 
 def unfinished(reply: Reply) -> Failure | None:
@@ -128,8 +128,8 @@ def _without_contradiction(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _finite(digits: str) -> float:
     value = float(digits)
-    if not math.isfinite(value):
-        raise _NotJson("a number that is not finite")
+    if not abs(value) <= _LARGEST:
+        raise _NotJson("a number that is not finite, or as good as")
     return value
 
 
