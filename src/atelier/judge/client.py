@@ -17,14 +17,12 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Self
 
-from PIL.Image import Image
-
 from atelier.config.judge import JudgeConfig
 from atelier.errors import ConfigError, Stopped
 from atelier.event_loop import Closed, EventLoop
+from atelier.judge.asked import Asked, Measured, Messages, complaint
 from atelier.judge.cache import ReplyCache, cache_key
 from atelier.judge.ledger import BudgetSpent, Ledger, Usage
-from atelier.judge.pictures import data_uri, fingerprint, prepared
 from atelier.judge.questions import Answer, Question, answer_of
 from atelier.judge.rates import RateLimit
 from atelier.judge.replies import Failure, Parsed, Reply
@@ -36,8 +34,6 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 20.0
 _GRACE = 10.0  # seconds after the deadline in which what is under way is put away
 
 Trace = Callable[[Question, Answer], object]
-Measured = Parsed[Any] | Failure
-Messages = list[dict[str, Any]]
 
 
 class JudgeClient:
@@ -137,7 +133,7 @@ class JudgeClient:
 
     async def _answer(self, question: Question, end: float) -> Answer:
         try:
-            asked = await asyncio.to_thread(_Asked, question, self._config)
+            asked = await asyncio.to_thread(Asked, question, self._config)
         except (OSError, ValueError, SyntaxError) as error:  # the last from a broken PNG
             return Answer(missing=f"an image cannot be used: {type(error).__name__}: {error}")
         numbers = range(self._config.measurements)
@@ -150,7 +146,7 @@ class JudgeClient:
         measured = [one for one in outcomes if not isinstance(one, BaseException)]
         return answer_of(question.form, measured, self._config.min_measured_share)
 
-    async def _measure(self, asked: _Asked, number: int, end: float) -> Measured:
+    async def _measure(self, asked: Asked, number: int, end: float) -> Measured:
         """One measurement: from the cache, or from the judge."""
         key = cache_key({**asked.identity, "measurement": number})
         if self._cache and (known := await asyncio.to_thread(self._cache.get, key)):
@@ -162,7 +158,7 @@ class JudgeClient:
             await asyncio.to_thread(self._cache.put, key, outcome.reply)
         return outcome
 
-    async def _converse(self, asked: _Asked, end: float) -> Measured:
+    async def _converse(self, asked: Asked, end: float) -> Measured:
         """Ask; an answer in the wrong form goes back once, with what is wrong with it."""
         reply = await self._call(asked, [], end)
         if isinstance(reply, Failure):
@@ -170,7 +166,7 @@ class JudgeClient:
         outcome = asked.read(reply)
         if isinstance(outcome, Parsed) or not outcome.repairable:
             return outcome
-        repaired = await self._call(asked, _complaint(reply, outcome.reason), end)
+        repaired = await self._call(asked, complaint(reply, outcome.reason), end)
         if isinstance(repaired, Failure):
             return Failure(
                 f"{outcome.reason}; asked for the right form: {repaired.reason}",
@@ -184,7 +180,7 @@ class JudgeClient:
 
     # A call --------------------------------------------------------------------------------------
 
-    async def _call(self, asked: _Asked, more: Messages, end: float) -> Reply | Failure:
+    async def _call(self, asked: Asked, more: Messages, end: float) -> Reply | Failure:
         """A reply, from as many calls as it takes and may take.
 
         Raises:
@@ -217,7 +213,7 @@ class JudgeClient:
         longest = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(attempt, 16))
         return retry_after + self._random.uniform(0, longest)
 
-    async def _one_call(self, asked: _Asked, more: Messages) -> Reply:
+    async def _one_call(self, asked: Asked, more: Messages) -> Reply:
         """One call, when there is a slot for it and the rates allow it.
 
         Raises:
@@ -298,62 +294,6 @@ class JudgeClient:
                 self._trace(question, answer)
             except Exception as error:  # a mirror must never cost an answer
                 logger.warning("%s: a trace failed: %s: %s", self._key, type(error).__name__, error)
-
-
-class _Asked:
-    """A question as it is sent. Its images are encoded when the first call needs them.
-
-    Raises:
-        OSError, ValueError, SyntaxError: an image cannot be used.
-    """
-
-    def __init__(self, question: Question, config: JudgeConfig) -> None:
-        self._question = question
-        self._pictures: list[Image] = [
-            prepared(image, config.longest_side) for image in question.images
-        ]
-        self._uris: asyncio.Task[list[str]] | None = None
-        self._request = {
-            "model": config.model,
-            **config.parameters,
-            **question.form.request(config),
-        }
-        self.identity = {
-            "request": self._request,
-            "system": question.system,
-            "prompt": question.prompt,
-            "images": [fingerprint(picture) for picture in self._pictures],
-        }
-
-    def read(self, reply: Reply) -> Measured:
-        return self._question.form.read(reply)
-
-    async def body(self, more: Messages) -> dict[str, Any]:
-        """The request; `more` messages follow the question."""
-        if self._uris is None:
-            self._uris = asyncio.create_task(asyncio.to_thread(self._encoded))
-        images = [
-            {"type": "image_url", "image_url": {"url": uri}}
-            for uri in await asyncio.shield(self._uris)
-        ]
-        text = {"type": "text", "text": self._question.prompt}
-        system = self._question.system
-        first = [{"role": "system", "content": system}] if system is not None else []
-        messages = [*first, {"role": "user", "content": [*images, text]}, *more]
-        return {**self._request, "messages": messages}
-
-    def _encoded(self) -> list[str]:
-        return [data_uri(picture) for picture in self._pictures]
-
-
-def _complaint(reply: Reply, reason: str) -> Messages:
-    """What follows an answer in the wrong form. The images stay in the conversation, so that a
-    judge that said nothing of use does not make a verdict up; it is asked for no new one."""
-    text = (
-        f"Your answer could not be read: {reason}. Do not judge again. Give the same verdict, in "
-        "exactly the form that was asked for and with nothing else."
-    )
-    return [{"role": "assistant", "content": reply.text}, {"role": "user", "content": text}]
 
 
 def _token(name: str | None, key: str) -> str | None:
