@@ -25,8 +25,7 @@ from atelier.judge.cache import ReplyCache, cache_key
 from atelier.judge.ledger import BudgetSpent, Ledger, Usage
 from atelier.judge.questions import Answer, Question, answer_of
 from atelier.judge.rates import RateLimit
-from atelier.judge.replies import Failure, Parsed, Reply
-from atelier.judge.transport import CallFailed, Transport
+from atelier.judge.replies import CallFailed, Failure, Parsed, Reply
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +57,8 @@ class JudgeClient:
         trace: Trace | None = None,
         trace_share: float = 1.0,
     ) -> None:
+        from atelier.judge.transport import Transport  # the openai package: seconds to import
+
         if conflicts := list(config.conflicts()):
             raise ConfigError("; ".join(f"{key}.{name}: {problem}" for name, problem in conflicts))
         self._config = config

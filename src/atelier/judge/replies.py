@@ -50,6 +50,32 @@ class Failure:
     retryable: bool = False
 
 
+class CallFailed(Exception):
+    """A call gave no reply.
+
+    Attributes:
+        retryable: the next one may.
+        for_good: the endpoint would refuse every question, as it is configured.
+        sent: it may have been served, and billed.
+        retry_after: seconds that the endpoint asks to be left alone.
+    """
+
+    def __init__(
+        self,
+        reason: str,
+        *,
+        retryable: bool = True,
+        for_good: bool = False,
+        sent: bool = False,
+        retry_after: float = 0.0,
+    ) -> None:
+        super().__init__(reason)
+        self.retryable = retryable
+        self.for_good = for_good
+        self.sent = sent
+        self.retry_after = retry_after
+
+
 def excerpt(text: str) -> str:
     """A few words of somebody else's, on one printable line, for a reason."""
     line = legible(text[:1000])

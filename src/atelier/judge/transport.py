@@ -1,7 +1,7 @@
 """One call of an OpenAI-compatible endpoint: chat completions in, a reply or a typed failure out.
 
-Plain HTTP and not a vendor's client: those read variables of the environment and would send what
-they find there (organisation, headers, another address) to whatever endpoint is configured.
+The openai package makes the call. It takes seconds to import, so this module is imported when a
+client is made; and it reads variables of the environment, which no endpoint is sent.
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ from email.utils import parsedate_to_datetime
 from functools import cache
 from typing import Any
 
-import httpx
+import httpx2
+import openai
 from pydantic import BaseModel, Field, ValidationError
 
 from atelier.errors import ConfigError
 from atelier.judge.ledger import Usage
-from atelier.judge.replies import Reply
+from atelier.judge.replies import CallFailed, Reply
 from atelier.legible import legible
 
-logging.getLogger("httpx").setLevel(logging.WARNING)  # it reports every request
+logging.getLogger("httpx2").setLevel(logging.WARNING)  # it reports every request
 
 _CONNECT_SECONDS = 10.0
 _LONGEST_ANSWER = 16 << 20
@@ -34,30 +35,7 @@ _NO_CREDIT = "insufficient_quota"  # comes as 429, and no waiting mends it
 _NEVER_TAKEN = frozenset({"unsupported_parameter", "unsupported_value", _NO_CREDIT})
 
 
-class CallFailed(Exception):
-    """A call gave no reply.
-
-    Attributes:
-        retryable: the next one may.
-        for_good: the endpoint would refuse every question, as it is configured.
-        sent: it may have been served, and billed.
-        retry_after: seconds that the endpoint asks to be left alone.
-    """
-
-    def __init__(
-        self,
-        reason: str,
-        *,
-        retryable: bool = True,
-        for_good: bool = False,
-        sent: bool = False,
-        retry_after: float = 0.0,
-    ) -> None:
-        super().__init__(reason)
-        self.retryable = retryable
-        self.for_good = for_good
-        self.sent = sent
-        self.retry_after = retry_after
+# The package builds its own models without checking them: a number for a text would pass.
 
 
 class _Message(BaseModel):
@@ -89,15 +67,22 @@ class Transport:
     """
 
     def __init__(self, url: str, token: str | None, connections: int) -> None:
-        self._url = f"{url.rstrip('/')}/chat/completions"
+        base_url = url.rstrip("/")
+        self._url = f"{base_url}/chat/completions"
         self._token = token
-        self._client = httpx.AsyncClient(
-            headers={"Authorization": f"Bearer {token}"} if token else {},
-            limits=httpx.Limits(max_connections=connections, keepalive_expiry=30),
-            timeout=httpx.Timeout(None, connect=_CONNECT_SECONDS),  # the caller bounds the whole
-            trust_env=False,  # no proxy, no .netrc: the token goes where the configuration says
-            verify=_trusted(os.environ.get("SSL_CERT_FILE")),
+        self._client = openai.AsyncOpenAI(
+            base_url=base_url,
+            api_key=token or "none",
+            # Empty and not None, for which the package looks into the environment.
+            admin_api_key="",
+            organization="",
+            project="",
+            webhook_secret="",
+            max_retries=0,
+            timeout=httpx2.Timeout(None, connect=_CONNECT_SECONDS),  # the caller bounds the whole
+            http_client=_http_client(connections),
         )
+        self._headers = _headers(self._client, token)
 
     async def chat(self, body: Mapping[str, Any]) -> tuple[Reply, Usage | None]:
         """A reply, and the tokens it took where the endpoint says.
@@ -105,11 +90,11 @@ class Transport:
         Raises:
             CallFailed: for whatever reason there is none.
         """
-        status, headers, content = await self._exchange(json.dumps(body).encode())
-        if status != 200:
-            raise self._refused(status, headers, content)
+        response = await self._exchange(body)
+        if response.status_code != 200:
+            raise self._refused(response)
         try:
-            completion = _Completion.model_validate_json(content)
+            completion = _Completion.model_validate_json(response.content)
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
             where = ".".join(str(part) for part in first["loc"]) or "body"
@@ -124,40 +109,48 @@ class Transport:
         return reply, _usage(completion.usage)
 
     async def close(self) -> None:
-        await self._client.aclose()
+        await self._client.close()
 
     def late(self, seconds: float) -> CallFailed:
         """The failure of a call that was given up."""
         return self._failed(f"no answer within {seconds:.3g} s", sent=True)
 
-    async def _exchange(self, body: bytes) -> tuple[int, httpx.Headers, bytes]:
-        """Status, headers and body of an answer, whatever it says."""
-        headers = {"Content-Type": "application/json"}
+    async def _exchange(self, body: Mapping[str, Any]) -> httpx2.Response:
+        """The answer as it came, whatever it says."""
+        model, messages = body["model"], body["messages"]
+        rest = {key: value for key, value in body.items() if key not in ("model", "messages")}
         try:
-            async with self._client.stream(
-                "POST", self._url, content=body, headers=headers
-            ) as response:
-                chunks, size = [], 0
-                async for chunk in response.aiter_bytes():
-                    chunks.append(chunk)
-                    if (size := size + len(chunk)) > _LONGEST_ANSWER:
-                        raise self._failed(f"more than {_LONGEST_ANSWER} bytes", sent=True)
-                return response.status_code, response.headers, b"".join(chunks)
-        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-            raise self._failed(f"no connection: {error or type(error).__name__}") from error
-        except (httpx.HTTPError, OSError) as error:
-            raise self._failed(f"{type(error).__name__}: {error}", sent=True) from error
-        except (httpx.InvalidURL, ValueError) as error:  # a host name nobody can look up
+            answer = await self._client.chat.completions.with_raw_response.create(
+                model=model, messages=messages, extra_body=rest, extra_headers=self._headers
+            )
+            return answer.http_response
+        except openai.APIStatusError as error:
+            return error.response  # not chained to what is raised: its text may be the token
+        except openai.APITimeoutError as error:  # no other step has a limit of its own
+            raise self._failed(f"no connection within {_CONNECT_SECONDS:g} s") from error
+        except (openai.APIConnectionError, OSError) as error:
+            raise self._cut_off(error) from error
+        except UnicodeEncodeError as error:  # half a character in the question
+            raise self._failed(f"cannot be sent: {error}", retryable=False) from error
+        except (httpx2.InvalidURL, ValueError) as error:  # a host name nobody can look up
             text = f"cannot be asked: {type(error).__name__}: {error}"
             raise self._failed(text, retryable=False, for_good=True) from error
 
-    def _refused(self, status: int, headers: httpx.Headers, content: bytes) -> CallFailed:
-        code, message = _error_of(content)
+    def _cut_off(self, error: Exception) -> CallFailed:
+        """The package says the same of all that happens to a connection; its cause says what."""
+        cause = error.__cause__ or error
+        if isinstance(cause, httpx2.ConnectError):
+            return self._failed(f"no connection: {cause or type(cause).__name__}")
+        return self._failed(f"{type(cause).__name__}: {cause}", sent=True)
+
+    def _refused(self, response: httpx2.Response) -> CallFailed:
+        status = response.status_code
+        code, message = _error_of(response.content)
         text = f"status {status}: {message or code or 'no reason given'}"
         if code in _NEVER_TAKEN:
             return self._failed(text, retryable=False, for_good=True)
         if status >= 500 or status in _PASSING_STATUS:
-            return self._failed(text, retry_after=_retry_after(headers))
+            return self._failed(text, retry_after=_retry_after(response.headers))
         about_the_question = status in _ABOUT_THE_QUESTION
         return self._failed(text, retryable=False, for_good=not about_the_question)
 
@@ -169,11 +162,53 @@ class Transport:
         return text.replace(self._token, "[token]") if text and self._token else text
 
 
+class _BoundedAnswers(httpx2.AsyncHTTPTransport):
+    """Reads every answer here, up to a bound: the package reads to the end, however far it is."""
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        response = await super().handle_async_request(request)
+        content = bytearray()
+        try:
+            async for chunk in response.aiter_bytes():
+                content += chunk
+                if len(content) > _LONGEST_ANSWER:
+                    raise httpx2.ReadError(f"more than {_LONGEST_ANSWER} bytes")
+        finally:
+            await response.aclose()
+        headers = response.headers.copy()
+        headers.pop("content-encoding", None)  # it is decoded
+        return httpx2.Response(response.status_code, headers=headers, content=bytes(content))
+
+
+def _http_client(connections: int) -> httpx2.AsyncClient:
+    """No proxy, no .netrc, no redirection: the token goes where the configuration says."""
+    limits = httpx2.Limits(max_connections=connections, keepalive_expiry=30)
+    verify = _trusted(os.environ.get("SSL_CERT_FILE"))
+    transport = _BoundedAnswers(verify=verify, limits=limits, trust_env=False)
+    return httpx2.AsyncClient(transport=transport, trust_env=False)
+
+
+def _headers(client: openai.AsyncOpenAI, token: str | None) -> dict[str, str | openai.Omit]:
+    """Ours, and the omission of all that the package would send of its own accord.
+
+    That is what it found in OPENAI_CUSTOM_HEADERS, which no argument turns off, and its telemetry.
+    In lower case, because the same name in another one would take ours away again.
+    """
+    return {
+        **{name.lower(): openai.omit for name in client.default_headers},
+        "x-stainless-retry-count": openai.omit,
+        "accept": "application/json",
+        "content-type": "application/json",
+        "user-agent": client.user_agent,
+        "authorization": f"Bearer {token}" if token else openai.omit,
+    }
+
+
 @cache
 def _trusted(path: str | None) -> ssl.SSLContext:
-    """Whose certificates are trusted: those in SSL_CERT_FILE, or those that httpx brings."""
+    """Whose certificates are trusted: those in SSL_CERT_FILE, or those of the system."""
     if not path:
-        return httpx.create_ssl_context(trust_env=False)
+        return httpx2.create_ssl_context(trust_env=False)
     try:
         return ssl.create_default_context(cafile=path)
     except OSError as error:
@@ -193,7 +228,7 @@ def _error_of(content: bytes) -> tuple[str, str]:
     return str(error.get("code") or error.get("type") or ""), str(message)
 
 
-def _retry_after(headers: httpx.Headers) -> float:
+def _retry_after(headers: httpx2.Headers) -> float:
     """Seconds that Retry-After asks for, as a number or a date; 0 without one that can be read."""
     text = headers.get("retry-after", "").strip()
     try:
