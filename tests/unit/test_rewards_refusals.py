@@ -7,8 +7,8 @@ import time
 import pytest
 
 from atelier.errors import ConfigError
-from atelier.rewards.event_loop import Closed, EventLoop
-from atelier.rewards.legible import legible
+from atelier.event_loop import Closed, EventLoop
+from atelier.legible import legible
 from tests.support.reward_services import BATCH, RIGHT, client, faulty, reasons, service
 
 

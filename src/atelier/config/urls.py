@@ -1,4 +1,4 @@
-"""Which URLs can be a reward service's.
+"""Which URLs can be a service's: a reward's or a judge's.
 
 Stricter than `urlsplit`, which takes nearly everything and drops tabs and newlines silently: what
 passes here, the HTTP client takes too, so a typing error ends a run before it begins.
@@ -31,7 +31,7 @@ def service_url_problem(url: str) -> str | None:
     except ValueError:  # brackets that hold no address
         return _no_address(url)
     if "@" in parts.netloc:
-        return "a URL carries no user or password; the token is ATELIER_REWARD_TOKEN's"
+        return "a URL carries no user or password; a token is read from the environment"
     if parts.scheme not in ("http", "https") or not _is_host_and_port(parts.netloc):
         return _no_address(url)
     if "?" in url or "#" in url:

@@ -16,8 +16,8 @@ from typing import TypeVar
 import httpx
 from pydantic import BaseModel, ValidationError
 
-from atelier.rewards.event_loop import Closed, EventLoop
-from atelier.rewards.legible import legible
+from atelier.event_loop import Closed, EventLoop
+from atelier.legible import legible
 from atelier.rewards.service.protocol import ErrorAnswer, Identity
 
 CONNECT_SECONDS = 5.0

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from atelier.errors import ConfigError
+from atelier.legible import legible
 from atelier.rewards.base import Missing, Score, ScoreBatch, Scorer, Scores
 from atelier.rewards.endpoints import (
     Endpoint,
@@ -26,7 +27,6 @@ from atelier.rewards.endpoints import (
     ServiceRefuses,
     WrongService,
 )
-from atelier.rewards.legible import legible
 from atelier.rewards.service.pictures import to_items
 from atelier.rewards.service.protocol import (
     Identity,

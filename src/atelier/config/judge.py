@@ -1,0 +1,146 @@
+"""The section of a judge: a vision-language model that is asked about images.
+
+The judge's token is never here, only the name of the environment variable that holds it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Annotated, Literal
+
+from pydantic import Field, JsonValue
+
+from atelier.config.sections import (
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    Section,
+    operational,
+)
+from atelier.config.urls import service_url_problem
+
+# Capitals only: it is how variables are named, and a token pasted here by mistake is refused.
+_VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]{0,99}")
+# What the client sets itself, by the question and by the other keys of the section.
+_RESERVED = ("model", "messages", "stream", "n", "response_format", "logprobs", "top_logprobs")
+
+
+class PricesConfig(Section):
+    """What the judge's tokens cost, in one currency, per million."""
+
+    input: NonNegativeFloat = operational(0.0, "Price of a million input tokens, images included.")
+    output: NonNegativeFloat = operational(0.0, "Price of a million output tokens.")
+    cached: NonNegativeFloat | None = operational(
+        None, "Price of a million input tokens read from the provider's cache; default: as input."
+    )
+
+
+class BudgetConfig(Section):
+    """The most that may be spent, counted in the ledger over every run that shares it."""
+
+    money: NonNegativeFloat | None = operational(
+        None, "Most money, in the currency of the prices; default: no bound."
+    )
+    calls: NonNegativeInt | None = operational(None, "Most calls; default: no bound.")
+    exceeded: Literal["stop", "missing"] = operational(
+        "stop",
+        "stop: the run stops before the call that would pass it, resumable; missing: questions "
+        "have no answer from then on.",
+    )
+
+
+class AnswerCacheConfig(Section):
+    """Answers on disk, so that the same question is paid for once."""
+
+    folder: str | None = operational(None, "Folder of the answers; default: nothing is kept.")
+    max_mb: PositiveFloat = operational(
+        1000.0, "Most megabytes (10^6 bytes); the answers that were not used longest go first."
+    )
+
+
+class JudgeConfig(Section):
+    """A vision-language model behind an OpenAI-compatible endpoint."""
+
+    url: str = operational("http://127.0.0.1:8000/v1", "Base URL, up to and with its /v1.")
+    model: str = Field(min_length=1, description="Model, by the endpoint's name for it.")
+    token_env: str | None = operational(
+        None, "NAME of the environment variable with the token; default: no token is sent."
+    )
+    parameters: dict[str, JsonValue] = Field(
+        default={},
+        description="Sent as they are with every call, such as {temperature: 0, max_tokens: 512}; "
+        "reasoning models reject both and take {max_completion_tokens: 4096}.",
+    )
+    structured: Literal["json_schema", "json_object", "none"] = Field(
+        "json_schema", description="How JSON is asked for: response_format, as far as it is taken."
+    )
+    top_logprobs: Annotated[int, Field(ge=2, le=100)] = Field(
+        20, description="Most likely first tokens that a yes-or-no question asks for."
+    )
+    longest_side: PositiveInt | None = Field(
+        None, description="Images with a longer side are made smaller, to it; default: sent whole."
+    )
+    measurements: PositiveInt = Field(
+        1, description="Times each question is asked; the answer is the mean."
+    )
+    min_measured_share: Annotated[float, Field(gt=0, le=1)] = Field(
+        0.5, description="Share of the measurements that must be readable, else it is missing."
+    )
+    concurrency: PositiveInt = operational(8, "Calls at a time.")
+    requests_per_minute: PositiveFloat | None = operational(
+        None, "Most calls a minute, evenly spaced; default: no bound."
+    )
+    tokens_per_minute: PositiveFloat | None = operational(
+        None, "Most input and output tokens a minute; default: no bound."
+    )
+    timeout: PositiveFloat = operational(120.0, "Seconds one call may take.")
+    deadline: PositiveFloat = operational(
+        600.0, "Seconds after which what has no answer is missing."
+    )
+    retries: NonNegativeInt = operational(5, "Times a call that failed is made again.")
+    prices: PricesConfig | None = operational(None, "What tokens cost; default: not counted.")
+    ledger: str | None = operational(
+        None, "JSON-lines file of calls, tokens and money; default: counted in memory only."
+    )
+    budget: BudgetConfig | None = operational(None, "The most that may be spent; default: any.")
+    cache: AnswerCacheConfig = operational(AnswerCacheConfig(), "Answers that are kept on disk.")
+
+    def conflicts(self) -> Iterator[tuple[str, str]]:
+        """Key, relative to the section, and problem of what cannot be used as it is set."""
+        if problem := service_url_problem(self.url):
+            yield "url", problem
+        # Never with the value: it may be the token itself.
+        if self.token_env is not None and not _VARIABLE.fullmatch(self.token_env):
+            yield (
+                "token_env",
+                "must be the name of an environment variable in capitals, such as OPENAI_API_KEY, "
+                "and never the token itself",
+            )
+        yield from self._parameter_conflicts()
+        if self.timeout > self.deadline:
+            yield "timeout", f"{self.timeout:g} s is more than the deadline of {self.deadline:g} s"
+        yield from self._budget_conflicts()
+
+    def _parameter_conflicts(self) -> Iterator[tuple[str, str]]:
+        for name in _RESERVED:
+            if name in self.parameters:
+                yield f"parameters.{name}", "is set by the client; leave it out"
+        if {"max_tokens", "max_completion_tokens"} <= self.parameters.keys():
+            yield "parameters.max_tokens", "excludes max_completion_tokens, its newer name"
+        try:
+            json.dumps(self.parameters, allow_nan=False)
+        except ValueError:
+            yield "parameters", "must be JSON: NaN and infinity are not"
+
+    def _budget_conflicts(self) -> Iterator[tuple[str, str]]:
+        if self.budget is None:
+            return
+        if self.budget.money is None and self.budget.calls is None:
+            yield "budget", "needs money or calls"
+        if self.budget.money is not None and self.prices is None:
+            yield "budget.money", "needs prices"
+        if self.ledger is None:
+            yield "ledger", "is required with a budget: what was spent must outlive the process"

@@ -1,0 +1,313 @@
+"""The judge's client: questions in, answers out, in their order, each right or missing.
+
+Whatever an endpoint does, a question ends with an answer or with the reason why there is none: a
+failed call is made again with exponential back-off and full jitter until the deadline, an answer
+that cannot be read goes back to the judge once, and only what no question could survive is raised.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from pathlib import Path
+from typing import Any, Self
+
+from atelier.config.judge import JudgeConfig
+from atelier.errors import ConfigError, Stopped
+from atelier.event_loop import Closed, EventLoop
+from atelier.judge.asked import Asked, Measured, Messages, complaint
+from atelier.judge.cache import ReplyCache, cache_key
+from atelier.judge.ledger import BudgetSpent, Ledger, Usage
+from atelier.judge.questions import Answer, Question, answer_of
+from atelier.judge.rates import RateLimit
+from atelier.judge.replies import CallFailed, Failure, Parsed, Reply
+
+logger = logging.getLogger(__name__)
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 20.0
+_GRACE = 10.0  # seconds after the deadline in which what is under way is put away
+
+Trace = Callable[[Question, Answer], object]
+
+
+class JudgeClient:
+    """Asks a judge, from any number of threads. Nothing is sent before the first question.
+
+    Args:
+        config: the judge.
+        key: where the configuration stands, for messages.
+        trace: told a share of the questions with their answers, in the thread that asks; what it
+            raises is logged and harms nothing.
+        trace_share: of the questions, in [0, 1], drawn at random.
+
+    Raises:
+        ConfigError: the configuration contradicts itself, or its token is not in the environment.
+    """
+
+    def __init__(
+        self,
+        config: JudgeConfig,
+        *,
+        key: str = "judge",
+        trace: Trace | None = None,
+        trace_share: float = 1.0,
+    ) -> None:
+        from atelier.judge.transport import Transport  # the openai package: seconds to import
+
+        if conflicts := list(config.conflicts()):
+            raise ConfigError("; ".join(f"{key}.{name}: {problem}" for name, problem in conflicts))
+        self._config = config
+        self._key = key
+        self._trace = trace
+        self._trace_share = trace_share
+        self._random = random.Random()  # not the global one, which a run may have seeded
+        token = _token(config.token_env, key)
+        folder = config.cache.folder
+        self._cache = ReplyCache(Path(folder), int(config.cache.max_mb * 1e6)) if folder else None
+        prices = {config.model: config.prices} if config.prices else {}
+        self._ledger = Ledger(Path(config.ledger) if config.ledger else None, prices, config.budget)
+        self._rates = RateLimit(config.requests_per_minute, config.tokens_per_minute)
+        self._slots = asyncio.Semaphore(config.concurrency)
+        self._alone = asyncio.Lock()
+        self._has_answered = False
+        self._fatal: ConfigError | Stopped | None = None
+        self._transport = Transport(config.url, token, config.concurrency)
+        self._loop = EventLoop("judge")
+
+    @property
+    def ledger(self) -> Ledger:
+        """What was spent."""
+        return self._ledger
+
+    def ask(self, questions: Sequence[Question]) -> list[Answer]:
+        """The answers, in the order of the questions; missing ones say why.
+
+        Raises:
+            ConfigError: no call was ever answered, and the endpoint refuses every question: a
+                wrong token, an unknown model or parameter, no such address.
+            Stopped: the budget is spent (`budget.exceeded: stop`), or its ledger cannot be kept.
+                Calls under way are finished first, so that what was paid for is in the cache.
+        """
+        deadline = self._config.deadline
+        ended = Answer(missing="not answered before the judge was closed", retryable=True)
+        answers = [ended] * len(questions)
+        end = time.monotonic() + deadline
+        try:
+            self._loop.run(lambda: self._answer_all(questions, answers, end), deadline + _GRACE)
+        except (Closed, TimeoutError):  # the rest has no answer
+            return answers
+        finally:
+            self._show(questions, answers)
+        return answers
+
+    def close(self) -> None:
+        """End every call under way, with what there is, and the connections."""
+        self._loop.close(self._transport.close)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # A question ----------------------------------------------------------------------------------
+
+    async def _answer_all(
+        self, questions: Sequence[Question], answers: list[Answer], end: float
+    ) -> None:
+        async def answer_one(index: int) -> None:
+            answers[index] = await self._answer(questions[index], end)
+
+        # Every one ends before a failure is raised: what is under way is paid for.
+        self._fatal = None
+        ended = await asyncio.gather(
+            *(answer_one(index) for index in range(len(questions))), return_exceptions=True
+        )
+        for one in ended:
+            if isinstance(one, BaseException):
+                raise one
+
+    async def _answer(self, question: Question, end: float) -> Answer:
+        try:
+            asked = await asyncio.to_thread(Asked, question, self._config)
+        except (OSError, ValueError, SyntaxError) as error:  # the last from a broken PNG
+            return Answer(missing=f"an image cannot be used: {type(error).__name__}: {error}")
+        numbers = range(self._config.measurements)
+        outcomes = await asyncio.gather(
+            *(self._measure(asked, number, end) for number in numbers), return_exceptions=True
+        )
+        for one in outcomes:
+            if isinstance(one, BaseException):
+                raise one
+        measured = [one for one in outcomes if not isinstance(one, BaseException)]
+        return answer_of(question.form, measured, self._config.min_measured_share)
+
+    async def _measure(self, asked: Asked, number: int, end: float) -> Measured:
+        """One measurement: from the cache, or from the judge."""
+        key = cache_key({**asked.identity, "measurement": number})
+        if self._cache and (known := await asyncio.to_thread(self._cache.get, key)):
+            outcome = asked.read(known)
+            if isinstance(outcome, Parsed):
+                return outcome
+        outcome = await self._converse(asked, end)
+        if self._cache and isinstance(outcome, Parsed):
+            await asyncio.to_thread(self._cache.put, key, outcome.reply)
+        return outcome
+
+    async def _converse(self, asked: Asked, end: float) -> Measured:
+        """Ask; an answer in the wrong form goes back once, with what is wrong with it."""
+        reply = await self._call(asked, [], end)
+        if isinstance(reply, Failure):
+            return reply
+        outcome = asked.read(reply)
+        if isinstance(outcome, Parsed) or not outcome.repairable:
+            return outcome
+        repaired = await self._call(asked, complaint(reply, outcome.reason), end)
+        if isinstance(repaired, Failure):
+            return Failure(
+                f"{outcome.reason}; asked for the right form: {repaired.reason}",
+                reply,
+                retryable=repaired.retryable,
+            )
+        second = asked.read(repaired)
+        if isinstance(second, Parsed):
+            return second
+        return Failure(f"{outcome.reason}; asked for the right form: {second.reason}", repaired)
+
+    # A call --------------------------------------------------------------------------------------
+
+    async def _call(self, asked: Asked, more: Messages, end: float) -> Reply | Failure:
+        """A reply, from as many calls as it takes and may take.
+
+        Raises:
+            ConfigError, Stopped: as `ask` does.
+        """
+        reason = "the first call has none yet"
+        try:
+            async with asyncio.timeout(end - time.monotonic()):
+                for attempt in range(self._config.retries + 1):
+                    try:
+                        return await self._one_call(asked, more)
+                    except CallFailed as failure:
+                        reason = str(failure)
+                        if not failure.retryable:
+                            return Failure(reason)
+                        pause = self._pause(attempt, failure.retry_after)
+                    if attempt < self._config.retries:
+                        if pause > end - time.monotonic():
+                            reason = f"{reason} (no time to wait {pause:.3g} s)"
+                            break
+                        logger.warning("%s: %s; asking again", self._key, reason)
+                        await asyncio.sleep(pause)
+        except TimeoutError:
+            reason = f"no answer by the deadline of {self._config.deadline:g} s: {reason}"
+        except BudgetSpent as spent:
+            return Failure(f"{self._key}.{spent}")
+        return Failure(reason, retryable=True)
+
+    def _pause(self, attempt: int, retry_after: float) -> float:
+        longest = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(attempt, 16))
+        return retry_after + self._random.uniform(0, longest)
+
+    async def _one_call(self, asked: Asked, more: Messages) -> Reply:
+        """One call, when there is a slot for it and the rates allow it.
+
+        Raises:
+            CallFailed, BudgetSpent, ConfigError, Stopped: it gave no reply.
+        """
+        async with self._slots, self._first_of_a_budget():
+            self._require_use()
+            reserved_tokens = await self._rates.turn()
+            body = await asked.body(more)
+            self._require_use()
+            reservation = self._reserve()
+            usage, sent = None, True
+            try:
+                reply, usage = await self._bounded(body)
+            except CallFailed as failure:
+                sent = failure.sent
+                self._rates.hold(failure.retry_after)
+                self._raise_if_for_good(failure)
+                raise
+            finally:
+                # Also when cancelled: the call may have been served.
+                self._ledger.settle(reservation, usage, sent)
+                self._rates.settle(reserved_tokens, usage.total if usage else None)
+            self._require_usage(usage is not None)
+            self._has_answered = True
+            return reply
+
+    def _require_use(self) -> None:
+        """Send nothing more once it is known that nothing can be had."""
+        if self._fatal is not None:
+            raise self._fatal
+
+    def _first_of_a_budget(self) -> AbstractAsyncContextManager[None]:
+        """Until the price of one call is known, a budget of money lets one at a time through."""
+        known = self._ledger.knows_price(self._config.model)
+        return nullcontext() if known or not self._ledger.bounds_money else self._alone
+
+    async def _bounded(self, body: dict[str, Any]) -> tuple[Reply, Usage | None]:
+        try:
+            async with asyncio.timeout(self._config.timeout):
+                return await self._transport.chat(body)
+        except TimeoutError as error:
+            raise self._transport.late(self._config.timeout) from error
+
+    def _reserve(self) -> str:
+        try:
+            return self._ledger.reserve(self._config.model)
+        except BudgetSpent as spent:
+            if self._config.budget is not None and self._config.budget.exceeded == "missing":
+                raise
+            self._fatal = Stopped(f"{self._key}.{spent}: raise it, then resume")
+            raise self._fatal from spent
+
+    def _raise_if_for_good(self, failure: CallFailed) -> None:
+        """A refusal of everything is the configuration's fault, until something was answered."""
+        if failure.for_good and not self._has_answered:
+            self._fatal = ConfigError(
+                f"{self._key}: {failure}: check url, model {self._config.model!r}, parameters and "
+                f"the token ({self._config.token_env or 'token_env is not set'})"
+            )
+            raise self._fatal from failure
+
+    def _require_usage(self, is_known: bool) -> None:
+        if self._ledger.bounds_money and not is_known and not self._has_answered:
+            self._fatal = ConfigError(
+                f"{self._key}.budget.money: the endpoint does not say how many tokens a call took, "
+                "so money cannot be counted; set budget.calls instead"
+            )
+            raise self._fatal
+
+    def _show(self, questions: Sequence[Question], answers: Sequence[Answer]) -> None:
+        if self._trace is None:
+            return
+        for question, answer in zip(questions, answers, strict=True):
+            if self._random.random() >= self._trace_share:
+                continue
+            try:
+                self._trace(question, answer)
+            except Exception as error:  # a mirror must never cost an answer
+                logger.warning("%s: a trace failed: %s: %s", self._key, type(error).__name__, error)
+
+
+def _token(name: str | None, key: str) -> str | None:
+    """The token in a variable of the environment.
+
+    Raises:
+        ConfigError: it is not there, or nothing that a header can carry. Its value is not named.
+    """
+    if name is None:
+        return None
+    token = os.environ.get(name, "").strip()
+    if not token:
+        raise ConfigError(f"{key}.token_env: {name} is not set in the environment, or is empty")
+    if not (token.isascii() and token.isprintable()) or " " in token:
+        raise ConfigError(f"{key}.token_env: what {name} holds is no token: one printable word")
+    return token
