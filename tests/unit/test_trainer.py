@@ -310,17 +310,17 @@ def test_images_ahead_that_a_checkpoint_lost_are_spoken_of(tmp_path: Path, capfd
     checkpoints = RunDirectory(tmp_path).checkpoints
     shutil.rmtree(latest_checkpoint(checkpoints))
     run_trainer(tmp_path, settings)
-    assert "holds no images sampled ahead" not in capfd.readouterr().err
+    assert "holds no images sampled ahead" not in capfd.readouterr().out
 
     shutil.rmtree(latest_checkpoint(checkpoints))
     before = latest_checkpoint(checkpoints)
     (ahead,) = before.glob("in_flight-*")
     ahead.unlink()
-    manifest = json.loads((before / "manifest.json").read_text())
+    manifest = json.loads((before / "MANIFEST.json").read_text())
     del manifest[ahead.name]
-    (before / "manifest.json").write_text(json.dumps(manifest))
+    (before / "MANIFEST.json").write_text(json.dumps(manifest))
     assert [row["step"] for row in run_trainer(tmp_path, settings)] == [1, 2, 3]
-    assert "of step 2 holds no images sampled ahead: step 3" in capfd.readouterr().err
+    assert "of step 2 holds no images sampled ahead: step 3" in capfd.readouterr().out
 
 
 def test_images_sampled_ahead_keep_their_prompts(tmp_path: Path, monkeypatch) -> None:
