@@ -1,7 +1,8 @@
-"""Yes/no questions about a scene, with the answers it gives: what a judge is trained and tested on.
+"""Questions about a scene, with the answers it gives: what a judge is trained and tested on.
 
-Every question has a counterpart with the other answer that differs from it in one fact, so that
-answering without looking is right half of the time. Source: design section 6.
+A yes/no question has a counterpart with the other answer that differs from it in one fact, so that
+answering without looking is right half of the time. Open questions ask for the word, or for all
+that is there. Source: design section 6.
 """
 
 import random
@@ -24,16 +25,19 @@ from atelier.errors import DataError
 Kind = Literal["colour", "shape", "count", "position", "word", "caption"]
 KINDS: tuple[Kind, ...] = ("colour", "shape", "count", "position", "word", "caption")
 ANSWER = "Answer yes or no."
+YES, NO = "yes", "no"
+READ = "Which word is in this image? Answer the word alone."
+DESCRIBE = "What does this image show?"
 OPPOSITES = {"above": "below", "below": "above", "left of": "right of", "right of": "left of"}
 
 
 @dataclass(frozen=True)
 class Question:
-    """`text` asks about one fact and demands a bare answer, which is `answer`."""
+    """`text` asks, and `answer` is all that is to be said: yes, no, a word or a caption."""
 
-    kind: Kind
+    kind: Kind | Literal["read", "describe"]
     text: str
-    answer: bool
+    answer: str
 
 
 def caption_question(caption: str) -> str:
@@ -42,16 +46,20 @@ def caption_question(caption: str) -> str:
 
 
 def ask(scene: Scene, kind: Kind, answer: bool, rng: random.Random) -> Question | None:
-    """A question of a kind whose answer is `answer`; None where the scene has nothing of the kind.
+    """A yes/no question, None where the scene has nothing of the kind; a pure function of `rng`.
 
-    A pure function of `rng`.
+    Args:
+        answer: whether yes is the right answer.
     """
     text = _ASKED[kind](scene, answer, rng)
-    return None if text is None else Question(kind, f"{text} {ANSWER}", answer)
+    return None if text is None else Question(kind, f"{text} {ANSWER}", YES if answer else NO)
 
 
 def all_questions(scene: Scene, rng: random.Random) -> Iterator[Question]:
-    """For every kind the scene has, a question to answer yes and one to answer no."""
+    """For every kind the scene has, a question to answer yes and one to answer no; and the open."""
+    yield Question("describe", DESCRIBE, prompt(scene))
+    if scene.word is not None:
+        yield Question("read", READ, scene.word.text)
     for kind in KINDS:
         for answer in (True, False):
             question = ask(scene, kind, answer, rng)

@@ -13,7 +13,7 @@ from multiprocessing import get_context
 import numpy as np
 from numpy.typing import NDArray
 
-from atelier.data.questions import KINDS, Question, all_questions
+from atelier.data.questions import NO, YES, Question, all_questions
 from atelier.data.render import render_batch
 from atelier.data.scenes import Scene, Split, sample_scene
 
@@ -28,14 +28,13 @@ class Examples:
     questions: Sequence[Question]
     image_of: NDArray[np.int64]
 
-    def by_kind(self) -> dict[tuple[str, bool], NDArray[np.int64]]:
-        """Numbers of the questions of each kind and answer."""
-        keys = [(question.kind, question.answer) for question in self.questions]
-        return {
-            (kind, answer): np.flatnonzero([key == (kind, answer) for key in keys])
-            for kind in KINDS
-            for answer in (True, False)
-        }
+    def by_kind(self) -> dict[tuple[str, str], NDArray[np.int64]]:
+        """Numbers of the questions of each kind, of each answer too where that is yes or no."""
+        found: dict[tuple[str, str], list[int]] = {}
+        for number, one in enumerate(self.questions):
+            answer = one.answer if one.answer in (YES, NO) else ""
+            found.setdefault((one.kind, answer), []).append(number)
+        return {key: np.asarray(own, np.int64) for key, own in sorted(found.items())}
 
 
 def make_examples(scenes: int, split: Split, seed: int, workers: int | None = None) -> Examples:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from atelier.data.questions import KINDS
+from atelier.data.questions import KINDS, YES
 from atelier.judge.local import LocalJudge
 from atelier.judge.tiny.examples import make_examples
 
@@ -18,10 +18,11 @@ def accuracy(path: Path, scenes: int, device: str = "cpu", seed: int = 1) -> dic
     Scenes are of the held-out split: their words and combinations were never seen in training.
     """
     examples = make_examples(scenes, "heldout", seed)
-    pictures = [[Image.fromarray(examples.images[number])] for number in examples.image_of]
+    asked = [number for number, one in enumerate(examples.questions) if one.kind in KINDS]
+    questions = [examples.questions[number] for number in asked]
+    pictures = [[Image.fromarray(examples.images[examples.image_of[n]])] for n in asked]
     judge = LocalJudge(path, device, "float32")
-    texts = [question.text for question in examples.questions]
-    said = np.asarray(judge.p_yes(pictures, texts, batch=256)) > 0.5
-    right = said == np.asarray([question.answer for question in examples.questions])
-    kinds = np.asarray([question.kind for question in examples.questions])
+    said = np.asarray(judge.p_yes(pictures, [one.text for one in questions], batch=256)) > 0.5
+    right = said == np.asarray([one.answer == YES for one in questions])
+    kinds = np.asarray([one.kind for one in questions])
     return {kind: round(float(right[kinds == kind].mean()), 4) for kind in KINDS}

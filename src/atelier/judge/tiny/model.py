@@ -24,14 +24,13 @@ from transformers import (
     Qwen2VLVideoProcessor,
 )
 
-from atelier.data.questions import ANSWER, OPPOSITES
+from atelier.data.questions import ANSWER, DESCRIBE, OPPOSITES, READ
 from atelier.data.scenes import VOCABULARY
 
 END_OF_TEXT, BEGIN, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 VISION_START, VISION_END = "<|vision_start|>", "<|vision_end|>"
 IMAGE, VIDEO = "<|image_pad|>", "<|video_pad|>"
 SPECIAL = (END_OF_TEXT, BEGIN, END, VISION_START, VISION_END, IMAGE, VIDEO)
-YES, NO = "yes", "no"
 
 # A message is `<|im_start|>role`, newline, its parts in their order, `<|im_end|>`, newline.
 CHAT_TEMPLATE = (
@@ -179,6 +178,8 @@ def _words() -> list[str]:
         *VOCABULARY,
         *OPPOSITES,
         ANSWER,
+        READ,
+        DESCRIBE,
         "Is Are Does there this image show the word",
         "user assistant system Yes No YES NO yes no",
     )

@@ -14,15 +14,14 @@ from transformers import Qwen2_5_VLForConditionalGeneration
 from atelier.judge.tiny.model import patches
 
 
-def answer_logits(
-    model: Qwen2_5_VLForConditionalGeneration, images: Tensor, tokens: Tensor, first: Tensor
+def text_logits(
+    model: Qwen2_5_VLForConditionalGeneration, images: Tensor, tokens: Tensor
 ) -> Tensor:
-    """Logits [N, K, vocabulary] of the `K` tokens from each question's `first` place on.
+    """Logits [N, L, vocabulary] of the token behind each place.
 
     Args:
         images: uint8 [N, H, W, 3].
         tokens: [N, L], padded on the right; the image's tokens stand at the same places in all.
-        first: [N, K], the places whose logits are wanted: token i is predicted at i - 1.
     """
     seen = see(model, images)
     embedded = model.get_input_embeddings()(tokens)
@@ -36,14 +35,15 @@ def answer_logits(
         position_ids=places.unsqueeze(1).expand(3, len(tokens), -1),
         use_cache=False,
     ).last_hidden_state
-    wanted = hidden.gather(1, first.unsqueeze(-1).expand(-1, -1, hidden.shape[-1]))
-    return model.lm_head(wanted)
+    return model.lm_head(hidden)
 
 
 def see(model: Qwen2_5_VLForConditionalGeneration, images: Tensor) -> Tensor:
     """Image tokens [N, tokens, width] of square images that one attention window holds."""
     visual, count = model.model.visual, len(images)
-    hidden = visual.patch_embed(patches(images, visual.patch_size))
+    kernel = visual.patch_embed.proj.weight  # a convolution that moves by its own size: linear,
+    flat = patches(images, visual.patch_size)  # and many times faster so on a GPU
+    hidden = functional.linear(flat, kernel.flatten(1))
     per_image = len(hidden) // count
     rotation = _rotation(model, images, per_image)
     for block in visual.blocks:

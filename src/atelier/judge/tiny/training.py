@@ -22,23 +22,28 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import Qwen2_5_VLForConditionalGeneration, Qwen2Tokenizer
 
+from atelier.data.questions import Question
 from atelier.judge.tiny.examples import Examples, make_examples
 from atelier.judge.tiny.model import (
+    END,
     IMAGE,
-    NO,
-    YES,
     TinyJudgeSizes,
     build_model,
     build_tokenizer,
     conversation,
 )
-from atelier.judge.tiny.network import answer_logits
+from atelier.judge.tiny.network import text_logits
 
 log = logging.getLogger(__name__)
 WARMUP_STEPS = 300
 ENCODE_BATCH = 2000
 # Words need more than the other kinds: every letter has to be read.
-KIND_WEIGHTS = {"colour": 1, "shape": 1, "count": 1.5, "position": 1, "word": 3, "caption": 3}
+# Descriptions teach to see: a yes or no says little of a picture, its caption says all.
+KIND_WEIGHTS = {
+    **{"colour": 1, "shape": 1, "count": 1, "position": 1, "word": 2, "caption": 2},
+    **{"read": 3, "describe": 5},
+}
+UNASKED = -100  # no loss where nothing is answered
 
 
 @dataclass(frozen=True)
@@ -60,23 +65,28 @@ class Options:
 
 @dataclass(frozen=True)
 class Tokens:
-    """Questions with their answers as token ids [N, L], and the place of each answer [N]."""
+    """Conversations as token ids [N, L], and where each one's answer begins and ends [N]."""
 
     ids: Tensor
-    answer_at: Tensor
+    begin: Tensor
+    end: Tensor
 
 
-def tokenise(
-    questions: Sequence[str], answers: Sequence[bool], tokenizer: Qwen2Tokenizer
-) -> Tokens:
-    """Conversations with the image's tokens in place, padded on the right."""
+def tokenise(questions: Sequence[Question], tokenizer: Qwen2Tokenizer) -> Tokens:
+    """Conversations with the image's tokens in place, padded on the right.
+
+    The answer reaches from its first token to the one that ends the message.
+    """
     image = IMAGE * TinyJudgeSizes().image_tokens
-    texts = [
-        conversation(question, YES if answer else NO).replace(IMAGE, image)
-        for question, answer in zip(questions, answers, strict=True)
-    ]
-    encoded = tokenizer(texts, padding=True, padding_side="right", return_tensors="pt")
-    return Tokens(encoded["input_ids"], encoded["attention_mask"].sum(dim=1) - 2)
+    asked = [conversation(one.text).replace(IMAGE, image) for one in questions]
+    begin = [len(ids) for ids in tokenizer(asked)["input_ids"]]
+    whole = [f"{text}{one.answer}{END}" for text, one in zip(asked, questions, strict=True)]
+    ids = tokenizer(whole)["input_ids"]
+    padded = np.full((len(ids), max(map(len, ids))), tokenizer.pad_token_id, np.int32)
+    for row, own in zip(padded, ids, strict=True):
+        row[: len(own)] = own
+    ends = [len(own) for own in ids]
+    return Tokens(torch.from_numpy(padded), torch.tensor(begin), torch.tensor(ends))
 
 
 def train(options: Options) -> tuple[Qwen2_5_VLForConditionalGeneration, dict[str, Any]]:
@@ -84,11 +94,7 @@ def train(options: Options) -> tuple[Qwen2_5_VLForConditionalGeneration, dict[st
     tokenizer = build_tokenizer()
     examples = make_examples(options.scenes, "train", options.seed)
     log.info("%d pictures, %d questions", len(examples.images), len(examples.questions))
-    tokens = tokenise(
-        [one.text for one in examples.questions],
-        [one.answer for one in examples.questions],
-        tokenizer,
-    )
+    tokens = tokenise(examples.questions, tokenizer)
     device = torch.device(options.device)
     model = build_model(tokenizer, seed=options.seed).to(device).train()
     softened = _Softened(examples, options, device)
@@ -107,7 +113,7 @@ def _descend(
     """Train in place for the seconds or steps given, whichever end first."""
     device = softened.device
     draws = _Draws(examples, options.seed)
-    ids, answer_at = tokens.ids.to(device), tokens.answer_at.to(device)
+    ids, labels = tokens.ids.to(device), _labels(tokens).to(device)
     image_of = torch.from_numpy(examples.image_of).to(device)
     optimizer = torch.optim.AdamW(
         model.parameters(), betas=(0.9, 0.98), weight_decay=options.weight_decay
@@ -120,7 +126,7 @@ def _descend(
         for group in optimizer.param_groups:
             group["lr"] = options.learning_rate * _schedule(step, done)
         chosen = torch.from_numpy(draws.next(options.batch)).to(device)
-        loss, right = _loss(model, softened.of(image_of[chosen]), ids[chosen], answer_at[chosen])
+        loss, right = _loss(model, softened.of(image_of[chosen]), ids[chosen], labels[chosen])
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -133,18 +139,24 @@ def _descend(
     return {"steps": step, "seconds": round(time.monotonic() - start, 1), "curve": curve}
 
 
+def _labels(tokens: Tokens) -> Tensor:
+    """The token behind each place where it belongs to an answer, else `UNASKED`; [N, L - 1]."""
+    place = torch.arange(1, tokens.ids.shape[1])
+    answered = (tokens.begin[:, None] <= place) & (place < tokens.end[:, None])
+    return tokens.ids[:, 1:].where(answered, torch.tensor(UNASKED, dtype=torch.int32))
+
+
 def _loss(
-    model: Qwen2_5_VLForConditionalGeneration, images: Tensor, ids: Tensor, answer_at: Tensor
+    model: Qwen2_5_VLForConditionalGeneration, images: Tensor, ids: Tensor, labels: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Cross-entropy of the answer and of the end behind it; share of answers that are right."""
-    length = int(answer_at.max()) + 2
-    ids = ids[:, :length]
-    places = torch.stack([answer_at - 1, answer_at], dim=1)
+    """Cross-entropy of the answers' tokens; share of answers that are right in every token."""
     with torch.autocast(images.device.type, torch.bfloat16, enabled=images.is_cuda):
-        logits = answer_logits(model, images, ids, places).float()
-    wanted = ids.gather(1, places + 1)
-    loss = functional.cross_entropy(logits.flatten(0, 1), wanted.flatten())
-    return loss, (logits[:, 0].argmax(dim=-1) == wanted[:, 0]).float().mean()
+        logits = text_logits(model, images, ids.long()).float()[:, :-1]
+    loss = functional.cross_entropy(
+        logits.flatten(0, 1), labels.long().flatten(), ignore_index=UNASKED
+    )
+    right = ((logits.argmax(dim=-1) == labels) | (labels == UNASKED)).all(dim=1)
+    return loss, right.float().mean()
 
 
 def _schedule(step: int, done: float) -> float:
@@ -156,8 +168,10 @@ class _Draws:
     """Numbers of questions, kinds in the proportions of `KIND_WEIGHTS`, yes as often as no."""
 
     def __init__(self, examples: Examples, seed: int) -> None:
-        self._numbers = [own for own in examples.by_kind().values() if len(own)]
-        weights = [KIND_WEIGHTS[kind] for (kind, _), own in examples.by_kind().items() if len(own)]
+        by_kind = examples.by_kind()
+        self._numbers = list(by_kind.values())
+        kinds = [kind for kind, _ in by_kind]
+        weights = [KIND_WEIGHTS[kind] / kinds.count(kind) for kind in kinds]
         self._shares = np.asarray(weights) / sum(weights)
         self._random = np.random.default_rng(seed)
 
