@@ -146,11 +146,10 @@ def build_processor(
     )
 
 
-def conversation(question: str, answer: str | None = None) -> str:
-    """What the model reads: an image and a question, and the answer where there is one."""
+def conversation(question: str) -> str:
+    """What the model reads before it answers: an image and a question."""
     image = f"{VISION_START}{IMAGE}{VISION_END}"
-    asked = f"{BEGIN}user\n{image}{question}{END}\n{BEGIN}assistant\n"
-    return asked if answer is None else f"{asked}{answer}{END}"
+    return f"{BEGIN}user\n{image}{question}{END}\n{BEGIN}assistant\n"
 
 
 def patches(images: Tensor, patch_size: int = 8) -> Tensor:

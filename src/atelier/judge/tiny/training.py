@@ -78,10 +78,13 @@ def tokenise(questions: Sequence[Question], tokenizer: Qwen2Tokenizer) -> Tokens
     The answer reaches from its first token to the one that ends the message.
     """
     image = IMAGE * TinyJudgeSizes().image_tokens
-    asked = [conversation(one.text).replace(IMAGE, image) for one in questions]
-    begin = [len(ids) for ids in tokenizer(asked)["input_ids"]]
-    whole = [f"{text}{one.answer}{END}" for text, one in zip(asked, questions, strict=True)]
-    ids = tokenizer(whole)["input_ids"]
+    asked = tokenizer([conversation(one.text).replace(IMAGE, image) for one in questions])
+    # By themselves, as they are generated: a word takes the white space before it along.
+    answers = tokenizer([one.answer for one in questions])
+    end = tokenizer.convert_tokens_to_ids(END)
+    begin = [len(prompt) for prompt in asked["input_ids"]]
+    pairs = zip(asked["input_ids"], answers["input_ids"], strict=True)
+    ids = [[*prompt, *answer, end] for prompt, answer in pairs]
     padded = np.full((len(ids), max(map(len, ids))), tokenizer.pad_token_id, np.int32)
     for row, own in zip(padded, ids, strict=True):
         row[: len(own)] = own
