@@ -155,11 +155,17 @@ def prompt(scene: Scene) -> str:
     if scene.relation is not None:
         first, second = scene.objects
         return f"a {first.noun} {scene.relation} a {second.noun}"
-    shapes = " and ".join(_counted(noun, count) for noun, count in scene.groups.items())
+    shapes = " and ".join(counted(noun, count) for noun, count in scene.groups.items())
     if scene.word is None:
         return shapes
     word = f'the word "{scene.word.text}" in {scene.word.colour}'
     return f"{word} {scene.word_relation} {shapes}" if shapes else word
+
+
+def counted(noun: str, count: int) -> str:
+    """A noun with its number: "one red circle", "two red crosses"."""
+    plural = "" if count == 1 else ("es" if noun.endswith("s") else "s")
+    return f"{NUMBERS[count - 1]} {noun}{plural}"
 
 
 def facts(scene: Scene) -> dict[str, Fact]:
@@ -293,11 +299,6 @@ def _sample_mixed(rng: random.Random, length: int) -> Scene:
 
 
 _SAMPLERS = {"word": _sample_word, "shapes": _sample_shapes, "mixed": _sample_mixed}
-
-
-def _counted(noun: str, count: int) -> str:
-    plural = "" if count == 1 else ("es" if noun.endswith("s") else "s")
-    return f"{NUMBERS[count - 1]} {noun}{plural}"
 
 
 def _require(what: str, value: str, allowed: tuple[str, ...]) -> None:

@@ -1,0 +1,226 @@
+"""Training of the embedded judge: the answer to a question about a picture, cross-entropy.
+
+Half of the pictures go through the embedded autoencoder with noise on the latents, so that the
+judge has seen pictures as soft as those it will judge.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from diffusers import AutoencoderKL
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+from transformers import Qwen2_5_VLForConditionalGeneration, Qwen2Tokenizer
+
+from atelier.data.questions import Question
+from atelier.judge_models.tiny.examples import Examples, make_examples
+from atelier.judge_models.tiny.model import (
+    END,
+    IMAGE,
+    TinyJudgeSizes,
+    build_model,
+    build_tokenizer,
+    conversation,
+)
+from atelier.judge_models.tiny.network import text_logits
+
+log = logging.getLogger(__name__)
+WARMUP_STEPS = 300
+ENCODE_BATCH = 2000
+# Words need more than the other kinds: every letter has to be read.
+# Descriptions teach to see: a yes or no says little of a picture, its caption says all.
+KIND_WEIGHTS = {
+    **{"colour": 1, "shape": 1, "count": 1, "position": 1, "word": 2, "caption": 2},
+    **{"read": 3, "describe": 5},
+}
+UNASKED = -100  # no loss where nothing is answered
+
+
+@dataclass(frozen=True)
+class Options:
+    """How the judge is made; kept in its record."""
+
+    device: str = "cuda"
+    seed: int = 0
+    scenes: int = 100_000
+    seconds: float = 240.0
+    steps: int = 1_000_000
+    batch: int = 1024
+    learning_rate: float = 1.5e-3
+    weight_decay: float = 0.05
+    latent_noise: float = 0.35
+    pixel_noise: float = 8.0
+    autoencoder: str = "assets/tiny-sd3/vae"
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Conversations as token ids [N, L], and where each one's answer begins and ends [N]."""
+
+    ids: Tensor
+    begin: Tensor
+    end: Tensor
+
+
+def tokenise(questions: Sequence[Question], tokenizer: Qwen2Tokenizer) -> Tokens:
+    """Conversations with the image's tokens in place, padded on the right.
+
+    The answer reaches from its first token to the one that ends the message.
+    """
+    image = IMAGE * TinyJudgeSizes().image_tokens
+    asked = tokenizer([conversation(one.text).replace(IMAGE, image) for one in questions])
+    # By themselves, as they are generated: a word takes the white space before it along.
+    answers = tokenizer([one.answer for one in questions])
+    end = tokenizer.convert_tokens_to_ids(END)
+    begin = [len(prompt) for prompt in asked["input_ids"]]
+    pairs = zip(asked["input_ids"], answers["input_ids"], strict=True)
+    ids = [[*prompt, *answer, end] for prompt, answer in pairs]
+    padded = np.full((len(ids), max(map(len, ids))), tokenizer.pad_token_id, np.int32)
+    for row, own in zip(padded, ids, strict=True):
+        row[: len(own)] = own
+    ends = [len(own) for own in ids]
+    return Tokens(torch.from_numpy(padded), torch.tensor(begin), torch.tensor(ends))
+
+
+def train(options: Options) -> tuple[Qwen2_5_VLForConditionalGeneration, dict[str, Any]]:
+    """A trained judge in float32 on the CPU, and a record of how it was made."""
+    tokenizer = build_tokenizer()
+    examples = make_examples(options.scenes, "train", options.seed)
+    log.info("%d pictures, %d questions", len(examples.images), len(examples.questions))
+    tokens = tokenise(examples.questions, tokenizer)
+    device = torch.device(options.device)
+    model = build_model(tokenizer, seed=options.seed).to(device).train()
+    softened = _Softened(examples, options, device)
+    losses = _descend(model, examples, tokens, softened, options)
+    record = {"options": asdict(options), "questions": len(examples.questions), **losses}
+    return model.cpu().eval(), record
+
+
+def _descend(
+    model: Qwen2_5_VLForConditionalGeneration,
+    examples: Examples,
+    tokens: Tokens,
+    softened: _Softened,
+    options: Options,
+) -> dict[str, Any]:
+    """Train in place for the seconds or steps given, whichever end first."""
+    device = softened.device
+    draws = _Draws(examples, options.seed)
+    ids, labels = tokens.ids.to(device), _labels(tokens).to(device)
+    image_of = torch.from_numpy(examples.image_of).to(device)
+    optimizer = torch.optim.AdamW(
+        model.parameters(), betas=(0.9, 0.98), weight_decay=options.weight_decay
+    )
+    start, step, curve = time.monotonic(), 0, []
+    while True:
+        done = max((time.monotonic() - start) / options.seconds, step / options.steps)
+        if done >= 1:
+            break
+        for group in optimizer.param_groups:
+            group["lr"] = options.learning_rate * _schedule(step, done)
+        chosen = torch.from_numpy(draws.next(options.batch)).to(device)
+        loss, right = _loss(model, softened.of(image_of[chosen]), ids[chosen], labels[chosen])
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        step += 1
+        if step % 500 == 0:
+            point = {"step": step, "loss": round(loss.item(), 4), "right": round(right.item(), 4)}
+            log.info("%3.0f %% %s", 100 * done, point)
+            curve.append(point)
+    return {"steps": step, "seconds": round(time.monotonic() - start, 1), "curve": curve}
+
+
+def _labels(tokens: Tokens) -> Tensor:
+    """The token behind each place where it belongs to an answer, else `UNASKED`; [N, L - 1]."""
+    place = torch.arange(1, tokens.ids.shape[1])
+    answered = (tokens.begin[:, None] <= place) & (place < tokens.end[:, None])
+    return tokens.ids[:, 1:].where(answered, torch.tensor(UNASKED, dtype=torch.int32))
+
+
+def _loss(
+    model: Qwen2_5_VLForConditionalGeneration, images: Tensor, ids: Tensor, labels: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Cross-entropy of the answers' tokens; share of answers that are right in every token."""
+    with torch.autocast(images.device.type, torch.bfloat16, enabled=images.is_cuda):
+        logits = text_logits(model, images, ids.long()).float()[:, :-1]
+    loss = functional.cross_entropy(
+        logits.flatten(0, 1), labels.long().flatten(), ignore_index=UNASKED
+    )
+    right = ((logits.argmax(dim=-1) == labels) | (labels == UNASKED)).all(dim=1)
+    return loss, right.float().mean()
+
+
+def _schedule(step: int, done: float) -> float:
+    """Warm-up by steps, then a cosine to 0 over the time."""
+    return min(1.0, (step + 1) / WARMUP_STEPS) * 0.5 * (1 + math.cos(math.pi * min(done, 1.0)))
+
+
+class _Draws:
+    """Numbers of questions, kinds in the proportions of `KIND_WEIGHTS`, yes as often as no."""
+
+    def __init__(self, examples: Examples, seed: int) -> None:
+        by_kind = examples.by_kind()
+        self._numbers = list(by_kind.values())
+        kinds = [kind for kind, _ in by_kind]
+        weights = [KIND_WEIGHTS[kind] / kinds.count(kind) for kind in kinds]
+        self._shares = np.asarray(weights) / sum(weights)
+        self._random = np.random.default_rng(seed)
+
+    def next(self, count: int) -> NDArray[np.int64]:
+        counts = self._random.multinomial(count, self._shares)
+        drawn = [
+            own[self._random.integers(len(own), size=number)]
+            for own, number in zip(self._numbers, counts, strict=True)
+        ]
+        return np.concatenate(drawn)
+
+
+class _Softened:
+    """Pictures as a generator may draw them: half of them decoded from noisy latents."""
+
+    def __init__(self, examples: Examples, options: Options, device: torch.device) -> None:
+        self.device = device
+        self._options = options
+        self._images = torch.from_numpy(examples.images).to(device)
+        self._vae = AutoencoderKL.from_pretrained(
+            Path(options.autoencoder), torch_dtype=torch.float32
+        )
+        self._vae = self._vae.to(device).eval().requires_grad_(False)
+        with torch.no_grad():
+            self._latents = torch.cat(
+                [
+                    self._vae.encode(_pixels(part)).latent_dist.mean.half()
+                    for part in self._images.split(ENCODE_BATCH)
+                ]
+            )
+        self._spread = self._latents[:ENCODE_BATCH].float().std()
+
+    @torch.no_grad()
+    def of(self, numbers: Tensor) -> Tensor:
+        """uint8 [N, 64, 64, 3]; drawn anew at every call."""
+        images = self._images[numbers].float()
+        half = torch.randperm(len(numbers), device=self.device)[: len(numbers) // 2]
+        latents = self._latents[numbers[half]].float()
+        level = self._options.latent_noise * torch.rand(len(half), 1, 1, 1, device=self.device)
+        latents = latents + level * self._spread * torch.randn_like(latents)
+        decoded = self._vae.decode(latents).sample
+        images[half] = (decoded.permute(0, 2, 3, 1) + 1) * 127.5
+        noise = self._options.pixel_noise * torch.rand(len(images), 1, 1, 1, device=self.device)
+        images = images + noise * torch.randn_like(images)
+        return images.round().clamp(0, 255).to(torch.uint8)
+
+
+def _pixels(images: Tensor) -> Tensor:
+    return images.permute(0, 3, 1, 2).float() / 127.5 - 1
