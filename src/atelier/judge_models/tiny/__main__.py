@@ -1,4 +1,4 @@
-"""Making the embedded judge: `python -m atelier.judge_models.tiny train --out DIR`, then `measure DIR`.
+"""Making the embedded judge: `python -m atelier.judge_models.tiny train --out DIR`, and `measure`.
 
 Needs torch, transformers, diffusers and the embedded autoencoder; about six minutes on one GPU.
 """
