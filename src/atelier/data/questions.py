@@ -168,11 +168,11 @@ def _other_noun(scene: Scene, rng: random.Random) -> Scene | None:
         return None
     item = rng.choice(scene.objects)
     if rng.random() < 0.5:
-        changed = {"colour": _other(COLOURS, {item.colour}, rng)}
+        other = replace(item, colour=_other(COLOURS, {item.colour}, rng))
     else:
-        changed = {"shape": _other(SHAPES, {item.shape}, rng)}
+        other = replace(item, shape=_other(SHAPES, {item.shape}, rng))
     objects = tuple(
-        replace(one, **changed) if one.noun == item.noun else one for one in scene.objects
+        replace(other, cell=one.cell) if one.noun == item.noun else one for one in scene.objects
     )
     return replace(scene, objects=objects)
 

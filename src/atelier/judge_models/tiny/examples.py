@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from atelier.data.questions import NO, YES, Question, all_questions
 from atelier.data.render import render_batch
-from atelier.data.scenes import Scene, Split, sample_scene
+from atelier.data.scenes import Kind, Scene, Split, sample_scene
 
 CHUNK = 500  # scenes a task of the pool
 
@@ -74,5 +74,6 @@ def _make_chunk(
 
 
 def _scene(rng: random.Random, split: Split) -> Scene:
-    (kind,) = rng.choices(("shapes", "word", "mixed"), (5, 3, 2))
+    kinds: tuple[Kind, ...] = ("shapes", "word", "mixed")
+    (kind,) = rng.choices(kinds, (5, 3, 2))
     return sample_scene(rng, kind, split, rng.choice((2, 3, 3, 3, 4)))

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 from transformers import Qwen2_5_VLForConditionalGeneration
+from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VLVisionAttention
 
 from atelier.judge_models.tiny.model import patches
 
@@ -53,7 +54,10 @@ def see(model: Qwen2_5_VLForConditionalGeneration, images: Tensor) -> Tensor:
 
 
 def _attend(
-    attention: torch.nn.Module, hidden: Tensor, rotation: tuple[Tensor, Tensor], count: int
+    attention: Qwen2_5_VLVisionAttention,
+    hidden: Tensor,
+    rotation: tuple[Tensor, Tensor],
+    count: int,
 ) -> Tensor:
     length, heads = len(hidden), attention.num_heads
     queries, keys, values = (
