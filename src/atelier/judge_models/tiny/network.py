@@ -64,12 +64,11 @@ def _attend(
         attention.qkv(hidden).reshape(length, 3, heads, -1).permute(1, 0, 2, 3).unbind(0)
     )
     queries, keys = _rotated(queries, rotation), _rotated(keys, rotation)
-    mixed = functional.scaled_dot_product_attention(
-        *(
-            part.reshape(count, length // count, heads, -1).transpose(1, 2)
-            for part in (queries, keys, values)
-        )
+    queries, keys, values = (
+        part.reshape(count, length // count, heads, -1).transpose(1, 2)
+        for part in (queries, keys, values)
     )
+    mixed = functional.scaled_dot_product_attention(queries, keys, values)
     return attention.proj(mixed.transpose(1, 2).reshape(length, -1))
 
 
