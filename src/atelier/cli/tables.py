@@ -76,7 +76,10 @@ def _memory_rows(plan: Plan) -> list[tuple[str, str, str]]:
     if plan.memory is None:
         return [("memory a process", "unknown", "the model is not on this machine")]
     memory = plan.memory
-    rows = [("memory a process", f"~{_bytes(memory.peak)}", f"at its peak, in {memory.peak_phase}")]
+    remark = f"at its peak, in {memory.peak_phase}"
+    if not plan.model_is_here:
+        remark += "; sizes of the published model; not on this machine"
+    rows = [("memory a process", f"~{_bytes(memory.peak)}", remark)]
     rows += [(f"  {name}", _bytes(size), "held") for name, size in memory.held.items() if size]
     for phase, terms in memory.phases.items():
         rows += [(f"  {name}", _bytes(size), phase) for name, size in terms.items() if size]
