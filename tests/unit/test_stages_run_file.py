@@ -68,6 +68,21 @@ def test_a_refused_configuration_writes_nothing(runs):
     assert not runs.exists()
 
 
+def test_another_placement_leaves_the_services_of_the_old_one_behind(runs):
+    remote = ["rewards.ocr.placement=remote", "rewards.ocr.urls=[http://127.0.0.1:8400]"]
+    open_run("tiny/base", remote, None, None, "flow-1")
+    again = open_run(None, ["rewards.ocr.placement=in_process"], None, "flow-1", "flow-2")
+    assert report_config(again).rewards.ocr.urls == []
+    managed = ["rewards.ocr.placement=managed", "rewards.ocr.replicas=2"]
+    assert (
+        report_config(open_run(None, managed, None, "flow-1", "flow-3")).rewards.ocr.replicas == 2
+    )
+    back = open_run(None, remote, None, "flow-1", "flow-4")
+    assert report_config(back).rewards.ocr.urls == ["http://127.0.0.1:8400"]
+    with pytest.raises(ConfigError, match=r"rewards\.ocr\.urls: is for placement: remote"):
+        check_opening(None, ["rewards.ocr.placement=in_process", remote[1]], None, "flow-1")
+
+
 def test_a_run_that_is_not_there_is_named(runs):
     with pytest.raises(ConfigError, match="no run 'nothing'"):
         find_run("nothing")

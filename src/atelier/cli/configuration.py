@@ -69,14 +69,18 @@ def plan(
 ) -> None:
     """Work out batches, passes and memory.
 
-    A run that cannot work is refused with every reason (exit code 3).
+    A run that cannot work is refused with every reason (exit code 3). Prompt files that are here
+    are read.
     """
+    from atelier.stages.prompts_here import prompt_warnings, prompts_here
+
     config = resolve(recipe, overrides, params_file)
     found = plan_run(config)
-    click.echo(plan_table(found))
+    prompts = prompts_here(config)
+    click.echo(plan_table(found, prompts))
     if gpu_gib is not None:
         click.echo("\n".join(fitting(config, gpu_gib)))
-    for warning in found.warnings:
+    for warning in (*found.warnings, *(prompt_warnings(config, prompts) if prompts else ())):
         click.echo(f"warning: {warning}", err=True)
 
 

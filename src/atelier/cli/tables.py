@@ -11,11 +11,17 @@ from atelier.disk import amount
 if TYPE_CHECKING:
     from atelier.retention.removals import Removal
     from atelier.retention.survey import SurveyedRun
+    from atelier.stages.prompts_here import PromptsHere
 
 
-def plan_table(plan: Plan) -> str:
-    """Every number of a plan with how it comes about."""
+def plan_table(plan: Plan, prompts: PromptsHere | None = None) -> str:
+    """Every number of a plan with how it comes about.
+
+    Args:
+        prompts: what the prompt files hold, where they are on this machine.
+    """
     rows: list[tuple[str, str, str]] = [
+        *_prompt_rows(prompts),
         ("prompts a step", f"{plan.prompts_per_step:,}", ""),
         ("images a step", f"{plan.images_per_step:,}", f"x {plan.group_size} images a prompt"),
         ("micro-batches a step", f"{plan.micro_batches:,}", f"of {plan.micro_batch_size} images"),
@@ -70,6 +76,19 @@ def removal_table(runs: Sequence[SurveyedRun], removals: Sequence[Removal]) -> s
         ).rstrip()
         for row in rows
     )
+
+
+def _prompt_rows(prompts: PromptsHere | None) -> list[tuple[str, str, str]]:
+    if prompts is None:
+        return []
+    rows = [
+        ("training prompts", prompts.train, prompts.train_asked),
+        ("held-out prompts", prompts.heldout, prompts.heldout_asked),
+    ]
+    return [
+        (name, f"{there:,}", f"all there are; asked for: {asked:,}" if there < asked else "")
+        for name, there, asked in rows
+    ]
 
 
 def _memory_rows(plan: Plan) -> list[tuple[str, str, str]]:
