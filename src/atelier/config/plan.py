@@ -22,6 +22,9 @@ from atelier.errors import ConfigError, PlanError
 # steps: one flipped pixel can change a score (spec platform 14).
 SMALLEST_STEADY_MICRO_BATCH = 8
 
+# Ratios of ratio_norm are a few 1e-5 from 1: as wide a clip range was meant for another log_prob.
+WIDE_GUARD_CLIP = 1e-3
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -134,6 +137,13 @@ def _warnings(config: RunConfig, ranks: int, facts: ModelFacts | None) -> Iterat
     if train.evaluate_every > train.steps:
         yield "train.evaluate_every", f"no periodic evaluation in {train.steps} steps"
     yield from without_effect(config)
+    clip = config.algorithm.clip_range
+    if rollout.log_prob == "ratio_norm" and clip is not None and clip >= WIDE_GUARD_CLIP:
+        yield (
+            "algorithm.clip_range",
+            f"{clip:g} clips hardly anything of ratio_norm, whose ratios are narrow; null is its "
+            "usual 2e-6",
+        )
     if config.launch.threads < ranks:
         yield "launch.threads", f"{config.launch.threads} for {ranks} processes: one each is used"
     if facts is not None:
