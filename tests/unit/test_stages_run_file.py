@@ -1,9 +1,10 @@
 import pytest
 
+from atelier.config.paths import repository_root
 from atelier.config.resolve import load_stage_config
 from atelier.errors import ConfigError, DataError, PlanError
 from atelier.stages.find_run import find_run
-from atelier.stages.run_file import check_opening, open_run, read_run
+from atelier.stages.run_file import check_opening, open_run, read_run, shown_path
 
 
 @pytest.fixture(autouse=True)
@@ -81,6 +82,11 @@ def test_another_placement_leaves_the_services_of_the_old_one_behind(runs):
     assert report_config(back).rewards.ocr.urls == ["http://127.0.0.1:8400"]
     with pytest.raises(ConfigError, match=r"rewards\.ocr\.urls: is for placement: remote"):
         check_opening(None, ["rewards.ocr.placement=in_process", remote[1]], None, "flow-1")
+
+
+def test_a_path_is_shown_so_that_it_can_be_followed(tmp_path):
+    assert shown_path(repository_root() / "runs/one/report") == "runs/one/report"
+    assert shown_path(tmp_path / "one/report") == str(tmp_path / "one/report")
 
 
 def test_a_run_that_is_not_there_is_named(runs):

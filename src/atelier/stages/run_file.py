@@ -27,13 +27,18 @@ from atelier.tracking.run_directory import (
     write_json,
 )
 
+_opened: list[RunDirectory] = []
+
+
+def opened_run() -> RunDirectory | None:
+    """The run that this process opened last, for who has to say how it goes on."""
+    return _opened[-1] if _opened else None
+
 
 def shown_path(path: Path) -> str:
-    """A path for people on any machine: relative to the repository, or to where runs are kept."""
-    for root in (repository_root(), runs_root().parent):
-        if path.is_relative_to(root):
-            return path.relative_to(root).as_posix()
-    return path.name
+    """A path for people: relative to the repository, or where it lies elsewhere, whole."""
+    root = repository_root()
+    return path.relative_to(root).as_posix() if path.is_relative_to(root) else str(path)
 
 
 def write_run(
@@ -109,6 +114,7 @@ def open_run(
         if settled is not None:
             write_stage_configs(config, run)
         write_run(run, config, settled, flow_run_id)
+    _opened.append(run)
     return run
 
 
