@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import os
 import signal
 import sys
 from collections.abc import Iterator, Sequence
@@ -14,15 +15,18 @@ from types import FrameType
 from typing import Any
 
 from atelier.background import meanwhile
-from atelier.errors import AtelierError
+from atelier.config.paths import runs_root
+from atelier.errors import AtelierError, ConfigError, PlanError
 from atelier.stages import quiet
 from atelier.stages.closing import closing_words
 from atelier.stages.console import show_logs
-from atelier.stages.run_file import check_opening
+from atelier.stages.run_file import check_opening, opened_run
 from flows.local_platform.server import prefect_server, require_chosen_server
 from flows.local_platform.state import running_platform
 
 CRASHED, INTERRUPTED, CANCELLED = 1, 130, 143
+MENDED_FIRST = (ConfigError.exit_code, PlanError.exit_code)  # resumed as it is, it fails again
+STDERR = 2
 
 logger = logging.getLogger("atelier")
 
@@ -50,7 +54,7 @@ def run_pipeline(
     except AtelierError as error:
         return _report_error(error)
     except KeyboardInterrupt:
-        sys.stderr.write("interrupted; the line that names the run says how it goes on\n")
+        sys.stderr.write(f"interrupted. {_how_to_go_on()}\n")
         return INTERRUPTED
     result = state.result(raise_on_failure=False)
     if isinstance(result, AtelierError):
@@ -80,20 +84,44 @@ def _run_flow(
 
 @contextmanager
 def _stoppable() -> Iterator[None]:
-    """SIGTERM ends the run like Ctrl-C does: stages stop what they started, then exit code 143."""
+    """SIGTERM ends the run like Ctrl-C does: stages stop what they started, then exit code 143.
+
+    A stop takes seconds, so Ctrl-C is answered at once.
+    """
+    said = False
+
+    def interrupt(signum: int, frame: FrameType | None) -> None:
+        nonlocal said
+        if not said:  # past Python's buffer, which this may be in the middle of
+            os.write(STDERR, b"\nstopping; what the run has started ends first, some seconds\n")
+        said = True
+        raise KeyboardInterrupt
 
     def stop(signum: int, frame: FrameType | None) -> None:
         raise SystemExit(CANCELLED)
 
-    before = signal.signal(signal.SIGTERM, stop)
+    before = {signal.SIGTERM: signal.signal(signal.SIGTERM, stop)}
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else a shell ignores it
+        before[signal.SIGINT] = signal.signal(signal.SIGINT, interrupt)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for signum, handler in before.items():
+            signal.signal(signum, handler)
+
+
+def _how_to_go_on() -> str:
+    run = opened_run()
+    if run is None:
+        return "No run was opened; start it again"
+    name = run.root.name if run.root.parent == runs_root() else run.root
+    return f"To go on: atelier run --resume {name}"
 
 
 def _report_error(error: AtelierError) -> int:
     sys.stderr.write(f"error: {error}\n")
+    if opened_run() is not None and error.exit_code not in MENDED_FIRST:
+        sys.stderr.write(f"{_how_to_go_on()}\n")
     return error.exit_code
 
 

@@ -135,6 +135,7 @@ def test_a_run_that_stops_itself_ends_with_75_and_is_not_retried(copied: Finishe
     )
     assert process.returncode == 75, process.stdout + process.stderr
     assert "error: rewards.jpeg_compressibility: no score" in process.stderr
+    assert f"\nTo go on: atelier run --resume {copied.run.name}\n" in process.stderr
     assert "Traceback" not in process.stdout + process.stderr
     assert "restart" not in process.stdout
     assert (copied.run / "train.old-1/checkpoints").is_dir()
@@ -164,6 +165,8 @@ def test_ctrl_c_during_training_leaves_no_process_and_keeps_the_checkpoint(copie
         process.kill()
     assert process.returncode == 130
     assert "Traceback" not in errors
+    assert errors.strip().startswith("stopping; ")
+    assert errors.endswith(f"interrupted. To go on: atelier run --resume {copied.run.name}\n")
     assert wait_for_end(copied.place.root) == []
     assert stage_records(RunDirectory(copied.run))["train"]["status"] == "failed"
     assert list((copied.run / "train/checkpoints").glob("step-*"))

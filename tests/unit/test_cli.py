@@ -60,7 +60,7 @@ def test_the_verbs_and_their_options_are_these() -> None:
         "doctor": set(),
         "down": {"--force"},
         "environments": set(),
-        "plan": configured | {"--params"},
+        "plan": configured | {"--params", "--gpu-gib"},
         "prune": {"--keep", "--older-than", "--checkpoints", "--leftovers", "--apply"},
         "recipes": set(),
         "rewards": set(),

@@ -258,6 +258,33 @@ def test_every_rejection_is_listed() -> None:
     assert all(key in text for key in ("rollout.group_size", "rewards:", "rollout.noise_level"))
 
 
+def test_every_batch_problem_is_told_with_numbers_that_work() -> None:
+    step = ("train.prompts_per_step=7", "rollout.group_size=5")
+    said = refusal(*step, "train.updates_per_step=3", "launch.processes=1")
+    assert "rollout.micro_batch_size: 16 does not divide the 35 images" in said
+    assert "7 or 35 works" in said
+    assert "35 images a step cannot be shared equally by 3 update(s)" in said
+    assert "what works: train.updates_per_step 1 or 5, or train.prompts_per_step 6 or 9" in said
+    planned(*step, "train.updates_per_step=5", "rollout.micro_batch_size=7", "launch.processes=1")
+    both = refusal(*step, "train.updates_per_step=3", "launch.processes=2")
+    assert "(launch.processes); what works: train.prompts_per_step 6 or 12" in both
+    shared = refusal("train.prompts_per_step=4", "train.updates_per_step=2", "launch.processes=4")
+    assert "4 micro-batches a step cannot be shared equally" in shared
+    assert "what works: rollout.micro_batch_size 8, or train.updates_per_step 1, or" in shared
+    assert "more than the 4 images of a step; 2 works" in refusal(
+        "train.prompts_per_step=2", "rollout.group_size=2", "launch.processes=2",
+        "train.updates_per_step=1",
+    )  # fmt: skip
+
+
+def test_a_wide_clip_range_of_another_recipe_is_warned_of_with_guard() -> None:
+    guard = ("rollout.dynamics=flow_sde", "rollout.log_prob=ratio_norm")
+    assert any("algorithm.clip_range: 0.001 clips" in one for one in planned(*guard).warnings)
+    for narrow in ("null", "1e-4"):
+        warnings = planned(*guard, f"algorithm.clip_range={narrow}").warnings
+        assert not any("clip_range" in one for one in warnings)
+
+
 def test_the_world_size_of_the_trainer_counts() -> None:
     planned("launch.processes=5", world_size=2)
     assert "5 process(es)" in refusal(world_size=5)

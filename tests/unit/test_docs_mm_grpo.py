@@ -74,6 +74,9 @@ def test_no_row_is_without_an_answer() -> None:
     for cells in rows():
         assert len(cells) in (2, 3), cells
         assert cells[1], cells
+        if cells[1] == "none":
+            assert len(cells) == 3, cells
+            assert cells[2], f"{cells[0]}: none, and no word on why"
 
 
 @needs_guide

@@ -1,9 +1,10 @@
 import pytest
 
+from atelier.config.paths import repository_root
 from atelier.config.resolve import load_stage_config
 from atelier.errors import ConfigError, DataError, PlanError
 from atelier.stages.find_run import find_run
-from atelier.stages.run_file import check_opening, open_run, read_run
+from atelier.stages.run_file import check_opening, open_run, read_run, shown_path
 
 
 @pytest.fixture(autouse=True)
@@ -66,6 +67,27 @@ def test_a_refused_configuration_writes_nothing(runs):
     with pytest.raises(PlanError):
         open_run("tiny/base", ["rollout.group_size=1"], None, None, "flow-1")
     assert not runs.exists()
+
+
+def test_another_placement_leaves_the_services_of_the_old_one_behind(runs):
+    remote = ["rewards.ocr.placement=remote", "rewards.ocr.urls=[http://127.0.0.1:8400]"]
+    open_run("tiny/base", remote, None, None, "flow-1")
+    again = open_run(None, ["rewards.ocr.placement=in_process"], None, "flow-1", "flow-2")
+    assert report_config(again).rewards.ocr.urls == []
+    managed = ["rewards.ocr.placement=managed", "rewards.ocr.replicas=2"]
+    assert (
+        report_config(open_run(None, managed, None, "flow-1", "flow-3")).rewards.ocr.replicas == 2
+    )
+    back = open_run(None, remote, None, "flow-1", "flow-4")
+    assert report_config(back).rewards.ocr.urls == ["http://127.0.0.1:8400"]
+    with pytest.raises(ConfigError, match=r"rewards\.ocr\.urls: is for placement: remote"):
+        check_opening(None, ["rewards.ocr.placement=in_process", remote[1]], None, "flow-1")
+
+
+def test_a_path_that_may_leave_the_machine_does_not_name_it(runs, tmp_path):
+    assert shown_path(repository_root() / "runs/one/report") == "runs/one/report"
+    assert shown_path(runs / "one/report") == f"{runs.name}/one/report"
+    assert shown_path(tmp_path.parent / "elsewhere") == "elsewhere"
 
 
 def test_a_run_that_is_not_there_is_named(runs):

@@ -9,6 +9,7 @@ import click
 from atelier.cli.options import configured, params_option
 from atelier.cli.tables import plan_table
 from atelier.config.digest import stage_digest
+from atelier.config.memory_advice import fitting
 from atelier.config.paths import repository_root
 from atelier.config.plan import plan as plan_run
 from atelier.config.recipes import recipe_names, recipe_summary, recipes_directory
@@ -54,15 +55,32 @@ def validate(recipe: str | None, overrides: tuple[str, ...], params_file: Path |
 @click.command()
 @configured
 @params_option
-def plan(recipe: str | None, overrides: tuple[str, ...], params_file: Path | None) -> None:
+@click.option(
+    "--gpu-gib",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="N",
+    help="Say whether it fits a GPU of N GiB, and which settings make it fit.",
+)
+def plan(
+    recipe: str | None,
+    overrides: tuple[str, ...],
+    params_file: Path | None,
+    gpu_gib: float | None,
+) -> None:
     """Work out batches, passes and memory.
 
-    A run that cannot work is refused with every reason (exit code 3).
+    A run that cannot work is refused with every reason (exit code 3). Prompt files that are here
+    are read.
     """
+    from atelier.stages.prompts_here import prompt_warnings, prompts_here
+
     config = resolve(recipe, overrides, params_file)
     found = plan_run(config)
-    click.echo(plan_table(found))
-    for warning in found.warnings:
+    prompts = prompts_here(config)
+    click.echo(plan_table(found, prompts))
+    if gpu_gib is not None:
+        click.echo("\n".join(fitting(config, gpu_gib)))
+    for warning in (*found.warnings, *(prompt_warnings(config, prompts) if prompts else ())):
         click.echo(f"warning: {warning}", err=True)
 
 

@@ -13,7 +13,8 @@ Verb = TypeVar("Verb", bound=Callable[..., Any])
 
 
 class _NamedPath(click.Path):
-    """A path. Not an empty one, which an unset variable of a shell makes: it would be `.`."""
+    """A path, `~` being the home directory. Not an empty one, which an unset variable of a shell
+    makes: it would be `.`."""
 
     def convert(
         self,
@@ -23,7 +24,7 @@ class _NamedPath(click.Path):
     ) -> str | bytes | os.PathLike[str]:
         if value == "":
             self.fail("is empty; name a path, or leave the option out", param, ctx)
-        return super().convert(value, param, ctx)
+        return super().convert(os.path.expanduser(value), param, ctx)
 
 
 PATH = _NamedPath(path_type=Path)

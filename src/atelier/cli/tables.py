@@ -11,11 +11,17 @@ from atelier.disk import amount
 if TYPE_CHECKING:
     from atelier.retention.removals import Removal
     from atelier.retention.survey import SurveyedRun
+    from atelier.stages.prompts_here import PromptsHere
 
 
-def plan_table(plan: Plan) -> str:
-    """Every number of a plan with how it comes about."""
+def plan_table(plan: Plan, prompts: PromptsHere | None = None) -> str:
+    """Every number of a plan with how it comes about.
+
+    Args:
+        prompts: what the prompt files hold, where they are on this machine.
+    """
     rows: list[tuple[str, str, str]] = [
+        *_prompt_rows(prompts),
         ("prompts a step", f"{plan.prompts_per_step:,}", ""),
         ("images a step", f"{plan.images_per_step:,}", f"x {plan.group_size} images a prompt"),
         ("micro-batches a step", f"{plan.micro_batches:,}", f"of {plan.micro_batch_size} images"),
@@ -72,11 +78,27 @@ def removal_table(runs: Sequence[SurveyedRun], removals: Sequence[Removal]) -> s
     )
 
 
+def _prompt_rows(prompts: PromptsHere | None) -> list[tuple[str, str, str]]:
+    if prompts is None:
+        return []
+    rows = [
+        ("training prompts", prompts.train, prompts.train_asked),
+        ("held-out prompts", prompts.heldout, prompts.heldout_asked),
+    ]
+    return [
+        (name, f"{there:,}", f"all there are; asked for: {asked:,}" if there < asked else "")
+        for name, there, asked in rows
+    ]
+
+
 def _memory_rows(plan: Plan) -> list[tuple[str, str, str]]:
     if plan.memory is None:
         return [("memory a process", "unknown", "the model is not on this machine")]
     memory = plan.memory
-    rows = [("memory a process", f"~{_bytes(memory.peak)}", f"at its peak, in {memory.peak_phase}")]
+    remark = f"at its peak, in {memory.peak_phase}"
+    if not plan.model_is_here:
+        remark += "; sizes of the published model; not on this machine"
+    rows = [("memory a process", f"~{_bytes(memory.peak)}", remark)]
     rows += [(f"  {name}", _bytes(size), "held") for name, size in memory.held.items() if size]
     for phase, terms in memory.phases.items():
         rows += [(f"  {name}", _bytes(size), phase) for name, size in terms.items() if size]

@@ -30,6 +30,42 @@ def fields(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, Fiel
             yield from fields(section, f"{prefix}{name}.")
 
 
+# Where settings are in MM-GRPO's commands, and of sections that are here too, some that are not.
+THEIR_PAGE = "docs/coming-from-mm-grpo.md"
+_THEIR_SECTIONS = (
+    "actor_rollout_ref",
+    "reward_model",
+    "custom_reward_function",
+    "trainer",
+    "ray_kwargs",
+    "global_profiler",
+    "transfer_queue",
+)
+_THEIR_KEYS = (
+    "algorithm.adv_estimator",
+    "algorithm.norm_adv_by_std_in_grpo",
+    "algorithm.global_std",
+    "algorithm.rollout_correction",
+    "data.train_files",
+    "data.val_files",
+    "data.train_batch_size",
+    "data.val_batch_size",
+    "data.train_max_samples",
+    "data.val_max_samples",
+    "data.max_prompt_length",
+    "data.data_source",
+    "data.reward_fn",
+)
+_THEIR_VALUES = {
+    ("algorithm.name", "flow_grpo_fast"): "flow_grpo with rollout.window.strategy: fast",
+    ("algorithm.name", "mix_grpo"): "flow_grpo with rollout.window.strategy: progressive",
+    ("algorithm.name", "grpo_guard"): "flow_grpo with rollout.log_prob: ratio_norm",
+    ("rollout.dynamics", "sde"): "flow_sde",
+    ("data.source", "ocr"): "ocr_text",
+    ("data.source", "prompt"): "plain",
+}
+
+
 @cache
 def known_keys() -> frozenset[str]:
     """Every dotted key a run can set."""
@@ -43,6 +79,8 @@ def is_section(key: str) -> bool:
 
 def suggestion(key: str) -> str:
     """`; did you mean ...?` for an unknown dotted key, or what its section does hold."""
+    if key.partition(".")[0] in _THEIR_SECTIONS or key in _THEIR_KEYS:
+        return f"; MM-GRPO's: {THEIR_PAGE} says what it is here"
     parent, _, leaf = key.rpartition(".")
     siblings = [known for known in known_keys() if known.rpartition(".")[0] == parent]
     close = nearest(leaf, [known.rpartition(".")[2] for known in siblings])
@@ -55,6 +93,12 @@ def suggestion(key: str) -> str:
         return f"; did you mean {' or '.join(elsewhere[:3])}?"
     names = sorted(known.rpartition(".")[2] for known in siblings)
     return f"; {parent or 'the configuration'} holds {', '.join(names)}" if names else ""
+
+
+def value_suggestion(key: str, value: object) -> str:
+    """What a value that is MM-GRPO's, or named after it, is here."""
+    ours = _THEIR_VALUES.get((key, value)) if isinstance(value, str) else None
+    return f"; did you mean {ours}? ({THEIR_PAGE})" if ours else ""
 
 
 def nearest(word: str, words: Sequence[str]) -> str | None:

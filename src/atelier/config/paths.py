@@ -27,8 +27,9 @@ def repository_root() -> Path:
 
 
 def from_root(path: str | Path) -> Path:
-    """`path` as it is when absolute, else relative to the repository."""
-    return repository_root() / path
+    """`path` as it is when absolute or in the home directory (`~`), else relative to the
+    repository."""
+    return repository_root() / os.path.expanduser(path)
 
 
 def runs_root() -> Path:

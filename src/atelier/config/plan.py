@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from atelier.config.known_models import known_facts
 from atelier.config.memory import Memory, estimate, trained_actions
 from atelier.config.model_facts import ModelFacts, read_model_facts
 from atelier.config.rejections import model_rejections, rejections, rewards_in_use
@@ -20,6 +21,9 @@ from atelier.errors import ConfigError, PlanError
 # Below this, results depend on the micro-batch in the last bits, and OCR and JPEG rewards are
 # steps: one flipped pixel can change a score (spec platform 14).
 SMALLEST_STEADY_MICRO_BATCH = 8
+
+# Ratios of ratio_norm are a few 1e-5 from 1: as wide a clip range was meant for another log_prob.
+WIDE_GUARD_CLIP = 1e-3
 
 
 @dataclass(frozen=True)
@@ -44,7 +48,8 @@ class Plan:
     rollout_passes: int  # transformer passes of one image each, without gradient; at most
     replay_passes: int  # the same with gradient
     evaluation_passes: int
-    memory: Memory | None  # a rank; None when the model is not on this machine
+    memory: Memory | None  # a rank; None when the model is not on this machine, nor known
+    model_is_here: bool  # or the memory is that of the published model
     warnings: tuple[str, ...]
 
 
@@ -56,19 +61,20 @@ def plan(config: RunConfig, world_size: int | None = None) -> Plan:
     """
     ranks = world_size or config.launch.processes
     refused = list(rejections(config, ranks))
-    facts: ModelFacts | None = None
+    here = facts = None
     try:
-        facts = read_model_facts(config)
-        refused += model_rejections(config, facts)
+        here = read_model_facts(config)
+        refused += model_rejections(config, here)
+        facts = here or known_facts(config)
     except ConfigError as error:
         refused.append(("policy.path", str(error)))
     if refused:
         reasons = [f"{field}: {reason}" for field, reason in refused]
         raise PlanError("\n  ".join(["this plan cannot work:", *reasons]))
-    return _derive(config, ranks, facts)
+    return _derive(config, ranks, facts, here is not None)
 
 
-def _derive(config: RunConfig, ranks: int, facts: ModelFacts | None) -> Plan:
+def _derive(config: RunConfig, ranks: int, facts: ModelFacts | None, here: bool) -> Plan:
     rollout, train, evaluation = config.rollout, config.train, config.evaluation
     images_per_step = train.prompts_per_step * rollout.group_size
     micro_batches = images_per_step // rollout.micro_batch_size
@@ -104,6 +110,7 @@ def _derive(config: RunConfig, ranks: int, facts: ModelFacts | None) -> Plan:
         * evaluation.num_inference_steps
         * (2 if evaluation.guidance_scale > 1 else 1),
         memory=estimate(config, facts, images_per_step // ranks, actions, ranks) if facts else None,
+        model_is_here=here,
         warnings=tuple(f"{field}: {text}" for field, text in _warnings(config, ranks, facts)),
     )
 
@@ -123,6 +130,13 @@ def _warnings(config: RunConfig, ranks: int, facts: ModelFacts | None) -> Iterat
     if train.evaluate_every > train.steps:
         yield "train.evaluate_every", f"no periodic evaluation in {train.steps} steps"
     yield from without_effect(config)
+    clip = config.algorithm.clip_range
+    if rollout.log_prob == "ratio_norm" and clip is not None and clip >= WIDE_GUARD_CLIP:
+        yield (
+            "algorithm.clip_range",
+            f"{clip:g} clips hardly anything of ratio_norm, whose ratios are narrow; null is its "
+            "usual 2e-6",
+        )
     if config.launch.threads < ranks:
         yield "launch.threads", f"{config.launch.threads} for {ranks} processes: one each is used"
     if facts is not None:

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from atelier.config.keys import suggestion
+from atelier.config.keys import suggestion, value_suggestion
 from atelier.config.yaml_files import KeyPath, Origin
 
 NO_SECTION = "must be a section: a mapping of keys, {} when empty"
@@ -57,7 +57,8 @@ def _lines(detail: ErrorDetails) -> Iterator[tuple[KeyPath, str]]:
     if detail["type"] == "extra_forbidden":
         yield path, f"{key}: unknown key{_hint(path)}"
     else:
-        yield path, f"{key}: {_value(detail['input'])} {_meaning(detail)}"
+        hint = value_suggestion(key, detail["input"])
+        yield path, f"{key}: {_value(detail['input'])} {_meaning(detail)}{hint}"
 
 
 def _hint(path: KeyPath) -> str:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 
 from atelier.config.algorithm_rules import algorithm_rejections
+from atelier.config.divisors import nearest_divisors, nearest_multiples
 from atelier.config.log_probs import log_prob_name
 from atelier.config.model_facts import ModelFacts
 from atelier.config.paths import from_root, is_file
@@ -61,23 +63,36 @@ def _batch_rejections(config: RunConfig, ranks: int) -> Rejections:
     images = train.prompts_per_step * config.rollout.group_size
     if config.rollout.group_size < 2:
         yield "rollout.group_size", "1 image has no group to be compared with; use 2 or more"
+    parts = train.updates_per_step * ranks
+    shareable = images % parts == 0  # by micro-batches of one size or another
+    sizes = nearest_divisors(images // parts if shareable else images, size)
+    whole = images % size == 0
     if size > images:
-        yield "rollout.micro_batch_size", f"{size} is more than the {images} images of a step"
-        return
-    if images % size:
+        yield (
+            "rollout.micro_batch_size",
+            f"{size} is more than the {images} images of a step; {sizes} works",
+        )
+    elif not whole:
         yield (
             "rollout.micro_batch_size",
             f"{size} does not divide the {images} images of a step "
             f"(train.prompts_per_step {train.prompts_per_step} x "
-            f"rollout.group_size {config.rollout.group_size})",
+            f"rollout.group_size {config.rollout.group_size}); {sizes} works",
         )
-        return
-    parts = train.updates_per_step * ranks
-    if (images // size) % parts:
+    unit = size if whole else 1
+    if (images // unit) % parts:
+        step = parts * unit // math.gcd(parts * unit, config.rollout.group_size)
+        works = [f"train.prompts_per_step {nearest_multiples(step, train.prompts_per_step)}"]
+        if (images // unit) % ranks == 0:
+            updates = nearest_divisors(images // unit // ranks, train.updates_per_step)
+            works.insert(0, f"train.updates_per_step {updates}")
+        if whole and shareable:
+            works.insert(0, f"rollout.micro_batch_size {sizes}")
         yield (
             "train.updates_per_step",
-            f"{images // size} micro-batches a step cannot be shared equally by "
-            f"{train.updates_per_step} update(s) x {ranks} process(es) (launch.processes)",
+            f"{images // unit} {'micro-batches' if whole else 'images'} a step cannot be shared "
+            f"equally by {train.updates_per_step} update(s) x {ranks} process(es) "
+            f"(launch.processes); what works: {', or '.join(works)}",
         )
 
 

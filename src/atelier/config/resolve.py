@@ -7,6 +7,7 @@ problem of a configuration is reported at once, each with where it was written.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,6 +27,7 @@ from atelier.errors import ConfigError
 __all__ = ["load_stage_config", "resolve", "write_stage_configs"]
 
 Words = tuple[str, ...]
+PATHS = (("data", "path"), ("data", "heldout_path"), ("policy", "path"))
 
 
 def resolve(
@@ -54,7 +56,9 @@ def resolve(
     for argument in overrides:
         with _noted(problems):
             layers.append(_read_override(argument))
-    return _validated(_merged(layers, problems), recipe, problems)
+    merged = _merged(layers, problems)
+    _expand_home(merged)
+    return _validated(merged, recipe, problems)
 
 
 @contextmanager
@@ -118,6 +122,15 @@ def _overlay(below: dict[str, Any], above: dict[str, Any], prefix: Words) -> Ite
                 yield path
             below[key] = {}
         yield from _overlay(below[key], value, path)
+
+
+def _expand_home(merged: Layer) -> None:
+    """`~` at the beginning of a path, which no shell expands behind `key=`."""
+    for section, key in PATHS:
+        values = merged.values.get(section)
+        value = values.get(key) if isinstance(values, dict) else None
+        if isinstance(values, dict) and isinstance(value, str) and value.startswith("~"):
+            values[key] = os.path.expanduser(value)
 
 
 def _validated(merged: Layer, recipe: str | None, problems: list[str]) -> RunConfig:

@@ -54,7 +54,7 @@ def prepare(config: DataConfig, out_dir: Path) -> dict[str, Any]:
         train, heldout = _scenes(config, "train"), _scenes(config, "heldout")
         dropped = 0
     else:
-        train, heldout, dropped = _from_files(config)
+        train, heldout, dropped = read_splits(config)
     summary = {
         "source": config.source,
         "path": config.path,
@@ -110,7 +110,12 @@ def _scenes(config: DataConfig, split: Split) -> PromptSet:
     return PromptSet(tuple(prompts.values()), split)
 
 
-def _from_files(config: DataConfig) -> tuple[PromptSet, PromptSet, int]:
+def read_splits(config: DataConfig) -> tuple[PromptSet, PromptSet, int]:
+    """Training and held-out prompts of files, and how many of the first stand in the others too.
+
+    Raises:
+        DataError: a prompt file is missing or malformed, or a split would be empty.
+    """
     if config.path is None:
         raise DataError(f"data.path: source {config.source!r} needs a prompt file")
     files = prompt_files(config)

@@ -42,6 +42,7 @@ logging.getLogger("httpx").setLevel(logging.WARNING)  # it reports every request
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 10.0
 _VERSION_SECONDS = 10.0
+_SAY_EVERY_SECONDS = 10.0
 
 
 class RemoteScorer:
@@ -82,6 +83,9 @@ class RemoteScorer:
         self._checked_once = False
         self._accepted: Identity | None = None  # what all of them must be from then on
         self._closed = threading.Event()
+        self._saying = threading.Lock()
+        self._unsaid = 0  # warnings that were kept back
+        self._say_after = 0.0
         self._random = random.Random()  # not the global one, which a run may have seeded
 
     @property
@@ -203,7 +207,18 @@ class RemoteScorer:
             if isinstance(score, Missing) and score.retryable:
                 scores[index] = Missing(text, retryable)
         if retryable:
-            logger.warning("reward %s: %s; asking again", self.name, text)
+            self._say_again(text)
+
+    def _say_again(self, text: str) -> None:
+        """Warn at once, and then now and then: an outage is many batches asked again and again."""
+        with self._saying:
+            self._unsaid += 1
+            now = time.monotonic()
+            if now < self._say_after:
+                return
+            others = f" ({self._unsaid - 1} more like it since)" if self._unsaid > 1 else ""
+            self._unsaid, self._say_after = 0, now + _SAY_EVERY_SECONDS
+        logger.warning("reward %s: %s; asking again%s", self.name, text, others)
 
     def _take(
         self, scores: list[Score], details: list[Mapping[str, Any]], results: Sequence[Result]

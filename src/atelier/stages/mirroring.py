@@ -8,6 +8,10 @@ stage, or by `python -m atelier.tracking.mlflow_mirror RUN`.
 from __future__ import annotations
 
 import atexit
+
+# MLflow imports it, and where a stage ends at once, only while the interpreter shuts down: too late
+# for what it registers there.
+import concurrent.futures.thread  # noqa: F401
 import logging
 import threading
 import time

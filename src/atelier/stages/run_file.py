@@ -18,6 +18,7 @@ from atelier.config.schema import RunConfig
 from atelier.disk import stopped_when_full
 from atelier.errors import DataError
 from atelier.stages.find_run import find_run
+from atelier.stages.prompts_here import prompts_here
 from atelier.tracking.run_directory import (
     FORMAT,
     STAGES,
@@ -26,9 +27,19 @@ from atelier.tracking.run_directory import (
     write_json,
 )
 
+_opened: list[RunDirectory] = []
+
+
+def opened_run() -> RunDirectory | None:
+    """The run that this process opened last, for who has to say how it goes on."""
+    return _opened[-1] if _opened else None
+
 
 def shown_path(path: Path) -> str:
-    """A path for people on any machine: relative to the repository, or to where runs are kept."""
+    """A path for people on any machine: relative to the repository, or to where runs are kept.
+
+    Logs and artifacts hold it, and those may leave this machine.
+    """
     for root in (repository_root(), runs_root().parent):
         if path.is_relative_to(root):
             return path.relative_to(root).as_posix()
@@ -108,18 +119,22 @@ def open_run(
         if settled is not None:
             write_stage_configs(config, run)
         write_run(run, config, settled, flow_run_id)
+    _opened.append(run)
     return run
 
 
 def check_opening(
     recipe: str | None, overrides: Sequence[str], run_name: str | None, resume: str | None
 ) -> None:
-    """Refuse what `open_run` would refuse, and write nothing.
+    """Refuse what `open_run` would refuse, and prompts that `prepare` would; write nothing.
 
     Raises:
         ConfigError, DataError, PlanError: there is no such run, or it cannot be configured so.
     """
-    _configuration(None if resume is None else find_run(resume), recipe, overrides, run_name)
+    run = None if resume is None else find_run(resume)
+    config, settled = _configuration(run, recipe, overrides, run_name)
+    if settled is not None:
+        prompts_here(config)
 
 
 def _configuration(
@@ -134,11 +149,25 @@ def _configuration(
         if not (recipe or overrides):
             config = load_stage_config(run.config("report"))
             return (_named(config, run_name), before["overrides"]) if run_name else (config, None)
-        recipe, overrides = recipe or before["recipe"], [*before["overrides"], *overrides]
+        kept = _without_old_services(before["overrides"], overrides)
+        recipe, overrides = recipe or before["recipe"], [*kept, *overrides]
     name = [f"tracking.run_name={json.dumps(run_name)}"] if run_name else []
     config = resolve(recipe, [*overrides, *name])
     plan(config)
     return config, list(overrides)
+
+
+def _without_old_services(before: Sequence[str], overrides: Sequence[str]) -> list[str]:
+    """What a run was started with, less what belongs to a reward's placement that is now another:
+    `urls` of remote services, `replicas` of managed ones."""
+    gone = set()
+    for one in overrides:
+        key, _, value = one.partition("=")
+        reward, _, field = key.strip().rpartition(".")
+        if field == "placement":
+            gone |= {f"{reward}.urls"} if value.strip() != "remote" else set()
+            gone |= {f"{reward}.replicas"} if value.strip() != "managed" else set()
+    return [one for one in before if one.partition("=")[0].strip() not in gone]
 
 
 def _named(config: RunConfig, name: str) -> RunConfig:

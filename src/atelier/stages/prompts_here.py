@@ -1,0 +1,56 @@
+"""A look at a run's prompt files before it starts: what `prepare` would refuse, and how many."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from atelier.config.paths import from_root, is_file, repository_root
+from atelier.config.prompt_files import prompt_files
+from atelier.config.schema import RunConfig
+from atelier.errors import PlanError
+
+
+@dataclass(frozen=True)
+class PromptsHere:
+    """How many prompts a run will have, and how many it asks for at most."""
+
+    train: int
+    train_asked: int
+    heldout: int
+    heldout_asked: int
+
+
+def prompts_here(config: RunConfig) -> PromptsHere | None:
+    """Read the prompt files as `prepare` will.
+
+    None where scenes are generated, exactly as many as asked for, and where a file is not on this
+    machine yet: DVC fetches it when the run starts.
+
+    Raises:
+        DataError: a file is malformed, or leaves no prompt to train on or to hold out.
+        PlanError: they are fewer than a step takes, which training would refuse.
+    """
+    data = config.data
+    files = [from_root(file) for file in prompt_files(data).values()]
+    if data.source == "scenes" or not all(map(is_file, files)):
+        return None
+    from atelier.data.prepare import read_splits
+
+    with contextlib.chdir(repository_root()):  # a configuration's paths are relative to it
+        train, heldout, _ = read_splits(data)
+    step = config.train.prompts_per_step
+    if step > len(train):
+        raise PlanError(
+            "this plan cannot work:\n  train.prompts_per_step: "
+            f"{step} is more than the {len(train)} training prompts of {data.path}"
+        )
+    return PromptsHere(len(train), data.train_prompts, len(heldout), data.heldout_prompts)
+
+
+def prompt_warnings(config: RunConfig, found: PromptsHere) -> Iterator[str]:
+    """Evaluations that ask for more prompts than there are."""
+    for name in ("prompts", "periodic_prompts"):
+        if (asked := getattr(config.evaluation, name)) > found.heldout:
+            yield f"evaluation.{name}: {asked}, but only {found.heldout} prompts are held out"
