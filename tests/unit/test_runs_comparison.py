@@ -14,7 +14,7 @@ from atelier.cli.application import application
 from atelier.errors import ConfigError, DataError
 from atelier.report.runs_comparison import compare_runs
 from atelier.report.runs_page import write_page
-from atelier.tracking.run_directory import RunDirectory, write_json
+from atelier.tracking.run_directory import RunDirectory, read_json_object, write_json
 from tests.support.fake_run import open_fake_run
 from tests.support.scored_runs import scored_run, write_scores
 
@@ -155,6 +155,16 @@ def test_groups_that_differ_in_much_are_letters_in_sentences(tmp_path):
     comparison = compare_runs([first, second])
     assert comparison.headline.startswith("OCR similarity: B is better, ahead of A by +0.010")
     assert "algorithm.beta 0.1, train.learning_rate 1e-05" in comparison.as_text()
+
+
+def test_groups_of_recipes_of_their_own_have_the_names_of_these(tmp_path):
+    much = ("rollout.noise_level=0.5", "train.learning_rate=1e-5", "rollout.group_size=8")
+    runs = two_runs(tmp_path, *much)
+    for run, recipe in zip(runs, ("tiny/nft", "tiny/guard"), strict=True):
+        write_json(run.run_file, {**read_json_object(run.run_file), "recipe": recipe})
+    comparison = compare_runs(list(runs))
+    assert comparison.headline.startswith("OCR similarity: tiny/guard is better, ahead of tiny/nft")
+    assert "tiny/nft, 4 settings" in comparison.as_text()
 
 
 def test_runs_of_an_earlier_schema_are_compared(tmp_path):

@@ -7,7 +7,7 @@ prompts under the same settings can be compared: everything else is refused with
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -77,11 +77,15 @@ class ComparedRun:
 
 @dataclass(frozen=True)
 class Group:
-    """Runs of one configuration, by seed; `differing` holds its values of what differs."""
+    """Runs of one configuration, by seed; `differing` holds its values of what differs.
+
+    `recipe` is its name where no other group has the same.
+    """
 
     letter: str
     runs: Sequence[ComparedRun]
     differing: dict[str, Any]
+    recipe: str | None = None
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -89,13 +93,16 @@ class Group:
 
     @property
     def label(self) -> str:
-        """Short enough for a sentence: what differs where that is one thing, else the letter."""
-        return self.summary if len(self.differing) == 1 else self.letter
+        """Short enough for a sentence: what differs where that is one thing, else the recipe or
+        the letter."""
+        return self.summary if len(self.differing) == 1 else self.recipe or self.letter
 
     @property
     def summary(self) -> str:
         """What differs, in a few words."""
         found = [f"{key} {shown(value)}" for key, value in self.differing.items()]
+        if self.recipe and len(found) > 3:
+            return f"{self.recipe}, {len(found)} settings"
         more = [f"and {len(found) - 3} more"] if len(found) > 3 else []
         return ", ".join([*found[:3], *more]) or "nothing"
 
@@ -212,7 +219,18 @@ def group_runs(runs: Sequence[ComparedRun]) -> list[Group]:
         _require_different_seeds(one)
         values = {key: settings[one[0].id].get(key) for key in keys}
         groups.append(Group(_letter(number), one, values))
-    return groups
+    return _with_recipes(groups)
+
+
+def _with_recipes(groups: Sequence[Group]) -> list[Group]:
+    """The groups, those with the name of their recipe that share it with no other."""
+    recipes = [{run.description.get("recipe") for run in one.runs} for one in groups]
+    return [
+        replace(one, recipe=next(iter(names)))
+        if len(names) == 1 and recipes.count(names) == 1
+        else one
+        for one, names in zip(groups, recipes, strict=True)
+    ]
 
 
 def _differing(settings: Sequence[dict[str, Any]]) -> list[str]:
