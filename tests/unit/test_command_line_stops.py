@@ -17,6 +17,7 @@ def opened(tmp_path, monkeypatch):
     monkeypatch.setattr(run_file, "_opened", [RunDirectory(tmp_path / "3f2a")])
     monkeypatch.setattr(command_line, "require_chosen_server", lambda: None)
     monkeypatch.setattr(command_line, "check_opening", lambda *_: None)
+    monkeypatch.setattr(command_line, "show_logs", lambda _: None)  # for the whole process
 
 
 def ended_by(monkeypatch, stop) -> int:

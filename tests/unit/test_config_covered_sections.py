@@ -46,7 +46,7 @@ def test_refused(tmp_path: Path, text: str, says: str) -> None:
         ("policy.path=/no/such/model", "policy.path: /no/such/model is neither"),
         ("policy.path=README.md", "policy.path: README.md is neither"),
         (f"policy.path={'x' * 400}/y z", "policy.path: x+/y z is neither"),
-        ("policy.lora.target_modules=[nope]", "target_modules: nope names no module"),
+        ("policy.lora.target_modules=[nope]", "target_modules: nope names no linear layer"),
         ("data.path=" + "x" * 400, "data.path: there is no file"),
     ],
 )

@@ -117,12 +117,14 @@ def _adapter_parameters(tensors: Mapping[str, Any], lora: LoraConfig) -> int:
 
 def _unknown_targets(tensors: Mapping[str, Any], lora: LoraConfig) -> tuple[str, ...]:
     """Targets that name nothing, or (also) something else than linear layers: a merged export
-    adds the product of two matrices to a matrix."""
+    adds the product of two matrices to a matrix. A published target may be missing: an SD3 of one
+    block has no attn.to_add_out."""
     modules = _modules(tensors)
+    published = set(LoraConfig().target_modules)
 
     def is_unknown(target: str) -> bool:
         shapes = [shape for module, shape in modules.items() if is_targeted(module, (target,))]
-        return not shapes or any(len(shape) != 2 for shape in shapes)
+        return any(len(shape) != 2 for shape in shapes) or not (shapes or target in published)
 
     return tuple(target for target in lora.target_modules if is_unknown(target))
 
