@@ -52,13 +52,13 @@ def test_other_mistakes_are_not_theirs() -> None:
 
 
 def test_the_home_directory_is_meant_by_its_sign(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", "/home/someone")
+    monkeypatch.setenv("HOME", "/people/someone")
     settings = ["data.path=~/signs.txt", "data.heldout_path=~/test.txt", "policy.path=~/model"]
     config = resolve("tiny/flow-grpo-fast", settings, Path(os.devnull))
-    assert config.data.path == "/home/someone/signs.txt"
-    assert config.data.heldout_path == "/home/someone/test.txt"
-    assert config.policy.path == "/home/someone/model"
-    assert from_root("~/runs") == Path("/home/someone/runs")
+    assert config.data.path == "/people/someone/signs.txt"
+    assert config.data.heldout_path == "/people/someone/test.txt"
+    assert config.policy.path == "/people/someone/model"
+    assert from_root("~/runs") == Path("/people/someone/runs")
     assert from_root("runs/~") == from_root("runs") / "~"
 
 
