@@ -85,7 +85,7 @@ def test_the_fast_pass_equals_the_plain_one(model) -> None:
     tokenizer = build_tokenizer()
     processor, tokens = build_processor(tokenizer), tokenise(QUESTIONS, tokenizer)
     with torch.no_grad():
-        fast = text_logits(model, torch.from_numpy(PICTURES), tokens.ids.long())
+        fast = text_logits(model, torch.from_numpy(PICTURES), tokens.ids.long(), tokens.image)
         for row, (picture, question) in enumerate(zip(PICTURES, QUESTIONS, strict=True)):
             inputs = plain_inputs(processor, picture, question.text)
             length = int(tokens.begin[row])

@@ -17,47 +17,27 @@ from atelier.config.sections import (
     Section,
     operational,
 )
-from atelier.config.urls import service_url_problem
+from atelier.config.servers import Few, Placed, Placement
 
 # Sums are kept as float32, and more than this against a weight of 1 leaves nothing of the other.
-Few = Annotated[int, Field(ge=1, le=256)]  # of what takes a process or a thread each
 Weight = Annotated[float, Field(ge=-1e6, le=1e6, allow_inf_nan=False)]
 
 
-class RewardSection(Section):
+class RewardSection(Placed):
     """What every reward has in common: its weight, and where its scores are made."""
 
     weight: Weight = Field(
         1.0, description="Weight in the sum, at most 1e6 either way; 0 only logs."
     )
-    placement: Literal["in_process", "managed", "remote"] = operational(
+    placement: Placement = operational(
         "in_process",
         "in_process: in the trainer; managed: in services the run starts, watches and stops; "
         "remote: in services at `urls`.",
     )
-    urls: list[str] = operational([], "Services of a remote reward, such as http://host:8400.")
-    replicas: Few = operational(1, "Services started for a managed reward.")
     workers: Few = operational(1, "Scoring threads of a trainer process, or of a service.")
     timeout: PositiveFloat = operational(
         120.0, "Seconds a service may take for one batch before it is asked again."
     )
-    startup: PositiveFloat = operational(
-        300.0, "Seconds a managed service may take until its golden sample is scored."
-    )
-
-    def conflicts(self) -> Iterator[tuple[str, str]]:
-        """Key, relative to the section, and problem of fields that do not fit each other."""
-        if self.placement == "remote" and not self.urls:
-            yield "urls", "is required with placement: remote"
-        if self.placement != "remote" and self.urls:
-            yield "urls", f"is for placement: remote, not for {self.placement}"
-        if self.placement != "managed" and self.replicas > 1:
-            yield "replicas", f"is for placement: managed, not for {self.placement}"
-        if len({*self.urls}) < len(self.urls):
-            yield "urls", "names each service once"
-        for url in self.urls:
-            if problem := service_url_problem(url):
-                yield "urls", problem
 
 
 class OcrConfig(Section):

@@ -16,17 +16,17 @@ from atelier.judge_models.tiny.model import patches
 
 
 def text_logits(
-    model: Qwen2_5_VLForConditionalGeneration, images: Tensor, tokens: Tensor
+    model: Qwen2_5_VLForConditionalGeneration, images: Tensor, tokens: Tensor, start: int
 ) -> Tensor:
     """Logits [N, L, vocabulary] of the token behind each place.
 
     Args:
         images: uint8 [N, H, W, 3].
-        tokens: [N, L], padded on the right; the image's tokens stand at the same places in all.
+        tokens: [N, L], padded on the right.
+        start: place of the image's first token, the same in all.
     """
     seen = see(model, images)
     embedded = model.get_input_embeddings()(tokens)
-    start = int((tokens[0] == model.config.image_token_id).nonzero()[0])
     end = start + seen.shape[1]
     embedded = torch.cat([embedded[:, :start], seen.to(embedded.dtype), embedded[:, end:]], dim=1)
     side = round(seen.shape[1] ** 0.5)

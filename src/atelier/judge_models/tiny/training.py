@@ -36,12 +36,12 @@ from atelier.judge_models.tiny.network import text_logits
 
 log = logging.getLogger(__name__)
 WARMUP_STEPS = 300
-ENCODE_BATCH = 2000
+DECODE_BATCH = 2000
 # Words need more than the other kinds: every letter has to be read.
 # Descriptions teach to see: a yes or no says little of a picture, its caption says all.
 KIND_WEIGHTS = {
-    **{"colour": 1, "shape": 1, "count": 1, "position": 1, "word": 2, "caption": 2},
-    **{"read": 3, "describe": 5},
+    **{"colour": 1, "shape": 1, "count": 1, "position": 1, "word": 2, "caption": 3},
+    **{"read": 5, "describe": 5},
 }
 UNASKED = -100  # no loss where nothing is answered
 
@@ -53,7 +53,7 @@ class Options:
     device: str = "cuda"
     seed: int = 0
     scenes: int = 100_000
-    seconds: float = 240.0
+    seconds: float = 400.0
     steps: int = 1_000_000
     batch: int = 1024
     learning_rate: float = 1.5e-3
@@ -65,9 +65,13 @@ class Options:
 
 @dataclass(frozen=True)
 class Tokens:
-    """Conversations as token ids [N, L], and where each one's answer begins and ends [N]."""
+    """Conversations as token ids [N, L], and where each one's answer begins and ends [N].
+
+    The image's tokens begin at `image` in all.
+    """
 
     ids: Tensor
+    image: int
     begin: Tensor
     end: Tensor
 
@@ -89,7 +93,8 @@ def tokenise(questions: Sequence[Question], tokenizer: Qwen2Tokenizer) -> Tokens
     for row, own in zip(padded, ids, strict=True):
         row[: len(own)] = own
     ends = [len(own) for own in ids]
-    return Tokens(torch.from_numpy(padded), torch.tensor(begin), torch.tensor(ends))
+    first = ids[0].index(tokenizer.convert_tokens_to_ids(IMAGE))
+    return Tokens(torch.from_numpy(padded), first, torch.tensor(begin), torch.tensor(ends))
 
 
 def train(options: Options) -> tuple[Qwen2_5_VLForConditionalGeneration, dict[str, Any]]:
@@ -115,6 +120,7 @@ def _descend(
 ) -> dict[str, Any]:
     """Train in place for the seconds or steps given, whichever end first."""
     device = softened.device
+    compute = torch.compile(_loss) if device.type == "cuda" else _loss
     draws = _Draws(examples, options.seed)
     ids, labels = tokens.ids.to(device), _labels(tokens).to(device)
     image_of = torch.from_numpy(examples.image_of).to(device)
@@ -129,7 +135,8 @@ def _descend(
         for group in optimizer.param_groups:
             group["lr"] = options.learning_rate * _schedule(step, done)
         chosen = torch.from_numpy(draws.next(options.batch)).to(device)
-        loss, right = _loss(model, softened.of(image_of[chosen]), ids[chosen], labels[chosen])
+        images = softened.of(image_of[chosen])
+        loss, right = compute(model, images, ids[chosen], labels[chosen], tokens.image)
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -150,11 +157,15 @@ def _labels(tokens: Tokens) -> Tensor:
 
 
 def _loss(
-    model: Qwen2_5_VLForConditionalGeneration, images: Tensor, ids: Tensor, labels: Tensor
+    model: Qwen2_5_VLForConditionalGeneration,
+    images: Tensor,
+    ids: Tensor,
+    labels: Tensor,
+    image_start: int,
 ) -> tuple[Tensor, Tensor]:
     """Cross-entropy of the answers' tokens; share of answers that are right in every token."""
     with torch.autocast(images.device.type, torch.bfloat16, enabled=images.is_cuda):
-        logits = text_logits(model, images, ids.long()).float()[:, :-1]
+        logits = text_logits(model, images, ids.long(), image_start).float()[:, :-1]
     loss = functional.cross_entropy(
         logits.flatten(0, 1), labels.long().flatten(), ignore_index=UNASKED
     )
@@ -193,33 +204,33 @@ class _Softened:
     def __init__(self, examples: Examples, options: Options, device: torch.device) -> None:
         self.device = device
         self._options = options
-        self._images = torch.from_numpy(examples.images).to(device)
-        self._vae = AutoencoderKL.from_pretrained(
-            Path(options.autoencoder), torch_dtype=torch.float32
-        )
-        self._vae = self._vae.to(device).eval().requires_grad_(False)
-        with torch.no_grad():
-            self._latents = torch.cat(
-                [
-                    self._vae.encode(_pixels(part)).latent_dist.mean.half()
-                    for part in self._images.split(ENCODE_BATCH)
-                ]
-            )
-        self._spread = self._latents[:ENCODE_BATCH].float().std()
+        self._sharp = torch.from_numpy(examples.images).to(device)
+        self._soft = _decoded(self._sharp, options)
 
-    @torch.no_grad()
     def of(self, numbers: Tensor) -> Tensor:
         """uint8 [N, 64, 64, 3]; drawn anew at every call."""
-        images = self._images[numbers].float()
-        half = torch.randperm(len(numbers), device=self.device)[: len(numbers) // 2]
-        latents = self._latents[numbers[half]].float()
-        level = self._options.latent_noise * torch.rand(len(half), 1, 1, 1, device=self.device)
-        latents = latents + level * self._spread * torch.randn_like(latents)
-        decoded = self._vae.decode(latents).sample
-        images[half] = (decoded.permute(0, 2, 3, 1) + 1) * 127.5
+        soft = torch.rand(len(numbers), 1, 1, 1, device=self.device) < 0.5
+        images = torch.where(soft, self._soft[numbers], self._sharp[numbers]).float()
         noise = self._options.pixel_noise * torch.rand(len(images), 1, 1, 1, device=self.device)
         images = images + noise * torch.randn_like(images)
         return images.round().clamp(0, 255).to(torch.uint8)
+
+
+@torch.no_grad()
+def _decoded(images: Tensor, options: Options) -> Tensor:
+    """Every picture once through the autoencoder, with noise of its own strength on the latent."""
+    autoencoder = AutoencoderKL.from_pretrained(
+        Path(options.autoencoder), torch_dtype=torch.float32
+    )
+    autoencoder = autoencoder.to(images.device).eval()
+    decoded = []
+    for part in images.split(DECODE_BATCH):
+        latents = autoencoder.encode(_pixels(part)).latent_dist.mean
+        level = options.latent_noise * torch.rand(len(part), 1, 1, 1, device=images.device)
+        latents = latents + level * latents.std() * torch.randn_like(latents)
+        pixels = (autoencoder.decode(latents).sample.permute(0, 2, 3, 1) + 1) * 127.5
+        decoded.append(pixels.round().clamp(0, 255).to(torch.uint8))
+    return torch.cat(decoded)
 
 
 def _pixels(images: Tensor) -> Tensor:

@@ -1,0 +1,89 @@
+"""Where a reward or a judge is computed, and how the server is started where the run owns it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from atelier.config.sections import (
+    NonNegativeInt,
+    PositiveFloat,
+    Section,
+    operational,
+)
+from atelier.config.urls import service_url_problem
+
+# Of what takes a process or a thread each.
+Few = Annotated[int, Field(ge=1, le=256)]
+Placement = Literal["in_process", "managed", "remote"]
+Port = Annotated[int, Field(ge=0, le=65535)]
+
+
+class ServerConfig(Section):
+    """How a managed server is started; nothing here changes what it answers."""
+
+    environment: str | None = operational(
+        None,
+        "Python environment it runs in: a name below environments/, or a path of a virtual "
+        "environment; default: the pipeline's own, a judge's: vllm.",
+    )
+    command: list[str] | None = operational(
+        None,
+        "Program and arguments instead of Atelier's own; {port} in them is the port to listen on.",
+    )
+    variables: dict[str, str] = operational(
+        {}, "Environment variables it gets besides its own, such as {OMP_NUM_THREADS: 4}."
+    )
+    gpus: NonNegativeInt = operational(
+        0, "GPUs of its own, beside the trainer's; 0: none of its own."
+    )
+    share_gpus: bool = operational(False, "It computes on the trainer's GPUs.")
+    port: Port = operational(0, "Port of the first replica, the next ones behind it; 0: free ones.")
+
+    def conflicts(self) -> Iterator[tuple[str, str]]:
+        """Key, relative to the section, and problem of fields that do not fit each other."""
+        if self.gpus and self.share_gpus:
+            yield "share_gpus", f"or {self.gpus} GPUs of its own, not both"
+        if self.command is not None and not any("{port}" in word for word in self.command):
+            yield "command", "must say where the port goes: {port} in one of its words"
+        for name in self.variables:
+            if "TOKEN" in name or "KEY" in name or "SECRET" in name:
+                yield (
+                    f"variables.{name}",
+                    "looks like a secret, which does not belong in a file that is kept with the "
+                    "run: set it in the environment that the run is started in",
+                )
+
+
+class Placed(Section):
+    """What rewards and judges have in common: where they compute."""
+
+    placement: Placement = operational("in_process", "Where it is computed.")
+    urls: list[str] = operational([], "Servers of placement remote, such as http://host:8400.")
+    replicas: Few = operational(1, "Servers started with placement managed.")
+    startup: PositiveFloat = operational(
+        300.0, "Seconds a managed server may take until its golden sample is right."
+    )
+    server: ServerConfig = operational(ServerConfig(), "How a managed server is started.")
+
+    def conflicts(self) -> Iterator[tuple[str, str]]:
+        """Key, relative to the section, and problem of fields that do not fit each other."""
+        if self.placement == "remote" and not self.urls:
+            yield "urls", "is required with placement: remote"
+        if self.placement != "remote" and self.urls:
+            yield "urls", f"is for placement: remote, not for {self.placement}"
+        if self.placement != "managed" and self.replicas > 1:
+            yield "replicas", f"is for placement: managed, not for {self.placement}"
+        if len({*self.urls}) < len(self.urls):
+            yield "urls", "names each server once"
+        for url in self.urls:
+            if problem := service_url_problem(url):
+                yield "urls", problem
+        for key, problem in self.server.conflicts():
+            yield f"server.{key}", problem
+        last = self.server.port + self.replicas - 1
+        if self.server.port and last > 65535:
+            yield "server.port", f"{self.replicas} replicas would reach port {last}"
+
