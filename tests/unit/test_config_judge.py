@@ -6,6 +6,7 @@ from pydantic import ValidationError
 from atelier.config.judge import BudgetConfig, JudgeConfig, PricesConfig
 
 SOUND = {"model": "m"}
+REMOTE = {"placement": "remote", "urls": ["http://host/v1"]}
 
 
 def test_the_defaults_fit_each_other():
@@ -15,10 +16,17 @@ def test_the_defaults_fit_each_other():
 @pytest.mark.parametrize(
     ("values", "key"),
     [
-        ({"url": "host:8000"}, "url"),
-        ({"url": "http://host/v1?key=1"}, "url"),
-        ({"token_env": "sk-ThisIsAToken"}, "token_env"),
-        ({"token_env": "hf_ThisIsAToken"}, "token_env"),
+        ({"placement": "remote", "urls": ["host:8000"]}, "urls"),
+        ({"placement": "remote", "urls": ["http://host/v1?key=1"]}, "urls"),
+        ({**REMOTE, "token_env": "sk-ThisIsAToken"}, "token_env"),
+        ({**REMOTE, "token_env": "hf_ThisIsAToken"}, "token_env"),
+        ({"token_env": "TOKEN"}, "token_env"),
+        ({"placement": "remote"}, "urls"),
+        ({"vllm": {"sleep": True}}, "vllm.sleep"),
+        ({"vllm": {"tensor_parallel": 2}, "server": {"gpus": 1}}, "server.gpus"),
+        ({"server": {"gpus": 1, "share_gpus": True}}, "server.share_gpus"),
+        ({"server": {"command": ["serve"]}}, "server.command"),
+        ({"server": {"variables": {"HF_TOKEN": "hf_ThisIsAToken"}}}, "server.variables.HF_TOKEN"),
         ({"parameters": {"model": "x"}}, "parameters.model"),
         ({"parameters": {"n": 4}}, "parameters.n"),
         ({"parameters": {"response_format": {}}}, "parameters.response_format"),
@@ -70,7 +78,8 @@ def test_only_what_may_change_an_answer_shapes_a_digest():
         "min_measured_share",
     }
     other = JudgeConfig(
-        url="http://b/v1",
+        placement="remote",
+        urls=["http://b/v1"],
         token_env="A",
         concurrency=1,
         prices=PricesConfig(input=1.0),

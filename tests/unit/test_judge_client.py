@@ -63,7 +63,14 @@ def short_pauses(monkeypatch):
 @contextmanager
 def client(endpoint, trace=None, trace_share=1.0, **values):
     config = JudgeConfig(
-        **{"url": endpoint.url, "model": "m", "deadline": 30, "timeout": 20, **values}
+        **{
+            "placement": "remote",
+            "urls": [endpoint.url],
+            "model": "m",
+            "deadline": 30,
+            "timeout": 20,
+            **values,
+        }
     )
     with JudgeClient(config, trace=trace, trace_share=trace_share) as judge:
         yield judge
@@ -179,7 +186,7 @@ def test_a_fault_that_stays_is_missing_and_never_a_number(endpoint, fault):
 
 
 def test_nobody_there_is_missing_with_the_reason():
-    config = JudgeConfig(url="http://127.0.0.1:9/v1", model="m", retries=1)
+    config = JudgeConfig(placement="remote", urls=["http://127.0.0.1:9/v1"], model="m", retries=1)
     with JudgeClient(config) as judge:
         (answer,) = judge.ask([question(1)])
     assert "no connection" in answer.missing
@@ -296,14 +303,17 @@ def test_a_refusal_of_one_question_is_its_own(endpoint, status):
 
 
 def test_a_configuration_that_contradicts_itself_is_refused():
-    with pytest.raises(ConfigError, match=r"critic\.url: .*critic\.timeout: "):
-        JudgeClient(JudgeConfig(url="http:/x", model="m", timeout=9, deadline=5), key="critic")
+    with pytest.raises(ConfigError, match=r"critic\.urls: .*critic\.timeout: "):
+        JudgeClient(
+            JudgeConfig(placement="remote", urls=["http:/x"], model="m", timeout=9, deadline=5),
+            key="critic",
+        )
 
 
 @pytest.mark.parametrize("url", ["http://x:y/v1", "ftp://host/v1", "http://user:pass@host/v1", "x"])
 def test_a_malformed_address_is_refused(url):
-    with pytest.raises(ConfigError, match=r"judge\.url"):
-        JudgeClient(JudgeConfig(url=url, model="m"))
+    with pytest.raises(ConfigError, match=r"judge\.urls"):
+        JudgeClient(JudgeConfig(placement="remote", urls=[url], model="m"))
 
 
 # Forms, and one repair --------------------------------------------------------------------------

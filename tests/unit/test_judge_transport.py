@@ -34,7 +34,11 @@ def short_pauses(monkeypatch):
 
 
 def client(endpoint, **values):
-    return JudgeClient(JudgeConfig(**{"url": endpoint.url, "model": "m", "retries": 0, **values}))
+    return JudgeClient(
+        JudgeConfig(
+            **{"placement": "remote", "urls": [endpoint.url], "model": "m", "retries": 0, **values}
+        )
+    )
 
 
 def always(make):
@@ -188,7 +192,9 @@ def test_half_a_character_costs_its_own_question_only(endpoint):
 
 def test_what_was_never_sent_is_free(tmp_path):
     values = {"ledger": str(tmp_path / "ledger.jsonl"), "prices": PricesConfig(input=5.0)}
-    config = JudgeConfig(url="http://127.0.0.1:9/v1", model="m", retries=1, **values)
+    config = JudgeConfig(
+        placement="remote", urls=["http://127.0.0.1:9/v1"], model="m", retries=1, **values
+    )
     with JudgeClient(config) as judge:
         assert "no connection" in judge.ask(ASKED)[0].missing
         assert judge.ledger.spent().calls == 0

@@ -23,7 +23,7 @@ from atelier.rewards.service.app import Limits
 from atelier.rewards.service.gate import Bounds
 from atelier.rewards.service.pictures import PixelBounds, to_batch, to_items, to_text
 from atelier.rewards.service.served import GOLDEN_RETRY_SECONDS, build, plain
-from atelier.rewards.service.settings import read_rewards
+from atelier.rewards.service.settings import ServiceSettings, read_settings
 from tests.support.reward_services import DIGEST, NAME, Scripted, batch_of, service, wait_until
 
 LIMITS = Limits(Bounds(200_000, 2.0, 2), PixelBounds(128 * 128, 40_000), items=8, seconds=5.0)
@@ -396,12 +396,12 @@ def test_what_counts_as_loopback():
 def test_a_bad_file_is_refused_with_its_line(tmp_path, text, words):
     (tmp_path / "rewards.yaml").write_text(text)
     with pytest.raises(ConfigError, match=words):
-        read_rewards(tmp_path / "rewards.yaml")
+        read_settings(tmp_path / "rewards.yaml")
 
 
 def test_nothing_to_serve_is_an_error():
     with pytest.raises(ConfigError, match="none is set"):
-        build(RewardsConfig())
+        build(ServiceSettings(rewards=RewardsConfig()))
 
 
 def test_the_program_serves_until_it_is_asked_to_end(tmp_path):

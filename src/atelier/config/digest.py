@@ -6,6 +6,7 @@ import hashlib
 import json
 from typing import Any
 
+from atelier.config.judge import JudgeConfig
 from atelier.config.rewards import RewardSection
 from atelier.config.schema import RunConfig
 
@@ -22,6 +23,7 @@ _TRAIN: dict[str, frozenset[str] | None] = {
     "algorithm": _EVERYTHING,
     "train": _EVERYTHING,
     "rewards": _EVERYTHING,
+    "judges": _EVERYTHING,
     "evaluation": _PERIODIC,
     "launch": _EVERYTHING,
 }
@@ -60,9 +62,11 @@ def stage_digest(config: RunConfig, stage: str) -> str:
     return digest({"stage": stage, **shape})
 
 
-def scorer_digest(name: str, section: RewardSection) -> str:
+def scorer_digest(name: str, section: RewardSection, judge: JudgeConfig | None = None) -> str:
     """Digest of all configuration that shapes a reward's scores. Its weight does not: a service
-    may be shared by runs that weigh it differently."""
+    may be shared by runs that weigh it differently. Nor does what the judge is called here."""
     shape = section.shape()
     del shape["weight"]
+    if judge is not None:
+        shape["judge"] = judge.shape()
     return digest({"reward": name, **shape})

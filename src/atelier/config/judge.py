@@ -1,4 +1,7 @@
-"""The section of a judge: a vision-language model that is asked about images.
+"""The sections of `judges:`: vision-language models that are asked about images.
+
+A judge answers in the process that asks (transformers), in vLLM servers that the run starts and
+watches, or at any OpenAI-compatible endpoint.
 
 The judge's token is never here, only the name of the environment variable that holds it.
 """
@@ -20,9 +23,11 @@ from atelier.config.sections import (
     Section,
     operational,
 )
-from atelier.config.urls import service_url_problem
+from atelier.config.servers import Few, Placed, Placement
 
 # Capitals only: it is how variables are named, and a token pasted here by mistake is refused.
+# A name of the user's: part of keys, file names and logs.
+JudgeName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,39}$")]
 _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]{0,99}")
 # What the client sets itself, by the question and by the other keys of the section.
 _RESERVED = ("model", "messages", "stream", "n", "response_format", "logprobs", "top_logprobs")
@@ -61,11 +66,48 @@ class AnswerCacheConfig(Section):
     )
 
 
-class JudgeConfig(Section):
-    """A vision-language model behind an OpenAI-compatible endpoint."""
+class VllmConfig(Section):
+    """How a managed judge's vLLM is started."""
 
-    url: str = operational("http://127.0.0.1:8000/v1", "Base URL, up to and with its /v1.")
-    model: str = Field(min_length=1, description="Model, by the endpoint's name for it.")
+    tensor_parallel: Few = operational(1, "GPUs that share one copy of the model.")
+    data_parallel: Few = operational(1, "Copies of the model behind one server.")
+    gpu_memory_share: Annotated[float, Field(gt=0, le=1)] = operational(
+        0.9, "Share of a GPU's memory it takes; less where it shares the trainer's."
+    )
+    max_images: PositiveInt = operational(2, "Most images in a question.")
+    max_model_len: PositiveInt | None = operational(
+        None, "Longest question and answer in tokens; default: what the model allows."
+    )
+    sleep: bool = operational(
+        False,
+        "Give its GPU memory back while weights are updated, and take it again before scoring; "
+        "for a judge that shares the trainer's GPUs.",
+    )
+    arguments: list[str] = operational([], "More arguments of its command line, such as --seed=1.")
+
+
+class JudgeConfig(Placed):
+    """A vision-language model that rewards and evaluations ask about images."""
+
+    model: str = Field(min_length=1, description="What judges: directory, hub id or API name.")
+    served_name: str | None = operational(
+        None, "The endpoint's name for the model; default: the same."
+    )
+    placement: Placement = operational(
+        "managed",
+        "in_process: by transformers where it is asked, yes-or-no questions only; managed: vLLM, "
+        "started, watched and stopped by the run; remote: endpoints at `urls`.",
+    )
+    urls: list[str] = operational(
+        [], "Endpoints of a remote judge, up to and with their /v1, such as http://host:8000/v1."
+    )
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
+        "auto", description="What it computes in where the run starts it; auto: as it was saved."
+    )
+    device: Literal["auto", "cpu", "cuda"] = operational(
+        "auto", "Where an in_process or managed judge computes."
+    )
+    vllm: VllmConfig = operational(VllmConfig(), "How a managed judge's vLLM is started.")
     token_env: str | None = operational(
         None, "NAME of the environment variable with the token; default: no token is sent."
     )
@@ -110,8 +152,7 @@ class JudgeConfig(Section):
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
         """Key, relative to the section, and problem of what cannot be used as it is set."""
-        if problem := service_url_problem(self.url):
-            yield "url", problem
+        yield from super().conflicts()
         # Never with the value: it may be the token itself.
         if self.token_env is not None and not _VARIABLE.fullmatch(self.token_env):
             yield (
@@ -120,9 +161,15 @@ class JudgeConfig(Section):
                 "and never the token itself",
             )
         yield from self._parameter_conflicts()
+        yield from self._server_conflicts()
         if self.timeout > self.deadline:
             yield "timeout", f"{self.timeout:g} s is more than the deadline of {self.deadline:g} s"
         yield from self._budget_conflicts()
+
+    @property
+    def name_at_endpoint(self) -> str:
+        """What requests call the model."""
+        return self.served_name or self.model
 
     def _parameter_conflicts(self) -> Iterator[tuple[str, str]]:
         for name in _RESERVED:
@@ -134,6 +181,18 @@ class JudgeConfig(Section):
             json.dumps(self.parameters, allow_nan=False)
         except ValueError:
             yield "parameters", "must be JSON: NaN and infinity are not"
+
+    def _server_conflicts(self) -> Iterator[tuple[str, str]]:
+        if self.vllm.sleep and not self.server.share_gpus:
+            yield "vllm.sleep", "is for a judge that shares the trainer's GPUs (server.share_gpus)"
+        if self.placement == "managed" and self.token_env is not None:
+            yield "token_env", "is for placement: remote; a managed judge's token is the run's own"
+        ranks = self.vllm.tensor_parallel * self.vllm.data_parallel
+        if self.server.gpus and self.server.gpus != ranks:
+            yield (
+                "server.gpus",
+                f"{self.server.gpus}, but vllm.tensor_parallel x vllm.data_parallel is {ranks}",
+            )
 
     def _budget_conflicts(self) -> Iterator[tuple[str, str]]:
         if self.budget is None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator, Sequence
 from functools import cache
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from atelier.config.schema import RunConfig
+
+NAME = "NAME"
 
 
 def section_of(annotation: Any) -> type[BaseModel] | None:
@@ -21,13 +23,22 @@ def section_of(annotation: Any) -> type[BaseModel] | None:
     return None
 
 
+def holds_named(annotation: Any) -> bool:
+    """Whether a field holds sections by names of the user's, such as `judges`."""
+    return get_origin(annotation) is dict and section_of(annotation) is not None
+
+
 def fields(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
-    """Every field of the schema with its dotted key, a section before what it holds."""
+    """Every field of the schema with its dotted key, a section before what it holds.
+
+    A name of the user's is NAME in it.
+    """
     for name, info in model.model_fields.items():
         yield prefix + name, info
         section = section_of(info.annotation)
         if section is not None:
-            yield from fields(section, f"{prefix}{name}.")
+            named = f"{NAME}." if holds_named(info.annotation) else ""
+            yield from fields(section, f"{prefix}{name}.{named}")
 
 
 # Where settings are in MM-GRPO's commands, and of sections that are here too, some that are not.
@@ -72,8 +83,23 @@ def known_keys() -> frozenset[str]:
     return frozenset(key for key, _ in fields(RunConfig)) - {"recipe"}
 
 
+@cache
+def _named_sections() -> frozenset[str]:
+    return frozenset(key for key, info in fields(RunConfig) if holds_named(info.annotation))
+
+
+def schema_key(key: str) -> str:
+    """A dotted key as the schema has it: with NAME for a name of the user's."""
+    words = key.split(".")
+    for place in range(1, len(words)):
+        if ".".join(words[:place]) in _named_sections():
+            words[place] = NAME
+    return ".".join(words)
+
+
 def is_section(key: str) -> bool:
     """Whether a dotted key names a section and not a value."""
+    key = schema_key(key)
     return any(known.startswith(f"{key}.") for known in known_keys())
 
 
@@ -82,7 +108,7 @@ def suggestion(key: str) -> str:
     if key.partition(".")[0] in _THEIR_SECTIONS or key in _THEIR_KEYS:
         return f"; MM-GRPO's: {THEIR_PAGE} says what it is here"
     parent, _, leaf = key.rpartition(".")
-    siblings = [known for known in known_keys() if known.rpartition(".")[0] == parent]
+    siblings = [k for k in known_keys() if k.rpartition(".")[0] == schema_key(f"{parent}.x")[:-2]]
     close = nearest(leaf, [known.rpartition(".")[2] for known in siblings])
     if close is not None:
         return f"; did you mean {f'{parent}.{close}' if parent else close}?"

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from atelier.config.keys import section_of
+from atelier.config.keys import NAME, holds_named, section_of
 from atelier.config.schema import RunConfig
 from atelier.config.sections import is_operational
 
@@ -37,15 +37,21 @@ value. Any other key that changes starts anew whatever it shapes.
 
 def reference() -> str:
     """The whole page, Markdown."""
-    return _HEAD + "".join(_section(name, model) for name, model in _sections(RunConfig, ""))
+    shown: dict[type[BaseModel], str] = {}
+    pages = []
+    for key, model in _sections(RunConfig, ""):
+        first = shown.setdefault(model, key)
+        pages.append(_section(key, model) if first == key else _again(key, first))
+    return _HEAD + "".join(pages)
 
 
 def _sections(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, type[BaseModel]]]:
     for name, info in model.model_fields.items():
         section = section_of(info.annotation)
         if section is not None:
-            yield prefix + name, section
-            yield from _sections(section, f"{prefix}{name}.")
+            key = prefix + name + (f".{NAME}" if holds_named(info.annotation) else "")
+            yield key, section
+            yield from _sections(section, f"{key}.")
 
 
 def _section(key: str, model: type[BaseModel]) -> str:
@@ -56,6 +62,10 @@ def _section(key: str, model: type[BaseModel]) -> str:
         for name, info in model.model_fields.items()
     )
     return f"\n## {key}\n\n{about}\n\n| key | values | default | |\n|---|---|---|---|\n{rows}"
+
+
+def _again(key: str, first: str) -> str:
+    return f"\n## {key}\n\nThe keys of [{first}](#{first.lower().replace('.', '')}).\n"
 
 
 def _row(key: str, info: FieldInfo, schema: Mapping[str, Any]) -> str:
@@ -70,11 +80,17 @@ def _values(schema: Mapping[str, Any]) -> str:
     if "anyOf" in schema:
         return " or ".join(_values(option) for option in schema["anyOf"])
     if "$ref" in schema:
-        return "section"
+        return "any" if schema["$ref"].endswith("/JsonValue") else "section"
+    if "type" not in schema:
+        return "any"
     if "const" in schema or "enum" in schema:
         allowed = schema.get("enum", [schema.get("const")])
         return ", ".join(f"`{value}`" for value in allowed)
     kind = str(schema["type"])
+    if kind == "object":
+        inner = schema.get("additionalProperties", {})
+        names = next(iter(schema.get("patternProperties", {}).values()), inner)
+        return f"{_values(names)} by name"
     if kind == "array":
         items = schema.get("prefixItems")
         inner = _values(schema["items"]) if items is None else ", ".join(map(_values, items))
@@ -95,6 +111,8 @@ def _range(schema: Mapping[str, Any]) -> str:
 
 
 def _default(info: FieldInfo) -> str:
+    if info.is_required():
+        return "to be set"
     value = info.get_default(call_default_factory=True)
     if isinstance(value, BaseModel):
         return ""

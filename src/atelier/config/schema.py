@@ -14,6 +14,8 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from atelier.config.judge import JudgeConfig, JudgeName
+from atelier.config.judged import judge_conflicts
 from atelier.config.policy_parts import Dtype, TextConfig, VaeConfig
 from atelier.config.rewards import OcrConfig, RewardsConfig
 from atelier.config.sections import (
@@ -412,6 +414,9 @@ class RunConfig(Section):
     algorithm: AlgorithmConfig = AlgorithmConfig()
     train: TrainConfig = TrainConfig()
     rewards: RewardsConfig = RewardsConfig()
+    judges: dict[JudgeName, JudgeConfig] = Field(
+        default={}, description="Judges by names of yours, which rewards refer to."
+    )
     evaluation: EvaluationConfig = EvaluationConfig()
     export: ExportConfig = ExportConfig()
     launch: LaunchConfig = LaunchConfig()
@@ -428,6 +433,9 @@ class RunConfig(Section):
     def _conflicts(self) -> Iterator[tuple[str, str]]:
         """Key and problem of every field that does not fit the others."""
         yield from self.rewards.conflicts()
+        for name, judge in self.judges.items():
+            yield from ((f"judges.{name}.{key}", text) for key, text in judge.conflicts())
+        yield from judge_conflicts(self.rewards, self.judges)
         if self.data.source != "scenes" and self.data.path is None:
             yield "data.path", f"is required when data.source is {self.data.source}"
         if self.rollout.dynamics == "cps" and self.rollout.noise_level > 1:

@@ -33,6 +33,9 @@ class Section(BaseModel):
                 del values[name]
             elif isinstance(value, Section):
                 values[name] = value.shape()
+            elif isinstance(value, dict):
+                own = {key: one.shape() for key, one in value.items() if isinstance(one, Section)}
+                values[name] |= own
         return values
 
 

@@ -86,4 +86,3 @@ class Placed(Section):
         last = self.server.port + self.replicas - 1
         if self.server.port and last > 65535:
             yield "server.port", f"{self.replicas} replicas would reach port {last}"
-

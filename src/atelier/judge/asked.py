@@ -29,6 +29,7 @@ class Asked:
             prepared(image, config.longest_side) for image in question.images
         ]
         self._uris: asyncio.Task[list[str]] | None = None
+        self._name = config.name_at_endpoint
         self._request = {
             "model": config.model,
             **config.parameters,
@@ -56,7 +57,7 @@ class Asked:
         system = self._question.system
         first = [{"role": "system", "content": system}] if system is not None else []
         messages = [*first, {"role": "user", "content": [*images, text]}, *more]
-        return {**self._request, "messages": messages}
+        return {**self._request, "model": self._name, "messages": messages}
 
     def _encoded(self) -> list[str]:
         return [data_uri(picture) for picture in self._pictures]

@@ -15,14 +15,14 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from atelier.config.judge import JudgeConfig
 from atelier.errors import ConfigError, Stopped
 from atelier.event_loop import Closed, EventLoop
 from atelier.judge.asked import Asked, Measured, Messages, complaint
 from atelier.judge.cache import ReplyCache, cache_key
-from atelier.judge.ledger import BudgetSpent, Ledger, Usage
+from atelier.judge.ledger import BudgetSpent, Ledger
 from atelier.judge.questions import Answer, Question, answer_of
 from atelier.judge.rates import RateLimit
 from atelier.judge.replies import CallFailed, Failure, Parsed, Reply
@@ -57,10 +57,12 @@ class JudgeClient:
         trace: Trace | None = None,
         trace_share: float = 1.0,
     ) -> None:
-        from atelier.judge.transport import Transport  # the openai package: seconds to import
+        from atelier.judge.endpoints import Endpoints  # the openai package: seconds to import
 
         if conflicts := list(config.conflicts()):
             raise ConfigError("; ".join(f"{key}.{name}: {problem}" for name, problem in conflicts))
+        if not config.urls:
+            raise ConfigError(f"{key}.urls: the client asks endpoints, and none is named")
         self._config = config
         self._key = key
         self._trace = trace
@@ -76,7 +78,7 @@ class JudgeClient:
         self._alone = asyncio.Lock()
         self._has_answered = False
         self._fatal: ConfigError | Stopped | None = None
-        self._transport = Transport(config.url, token, config.concurrency)
+        self._endpoints = Endpoints(config.urls, token, config.concurrency)
         self._loop = EventLoop("judge")
 
     @property
@@ -107,7 +109,7 @@ class JudgeClient:
 
     def close(self) -> None:
         """End every call under way, with what there is, and the connections."""
-        self._loop.close(self._transport.close)
+        self._loop.close(self._endpoints.close)
 
     def __enter__(self) -> Self:
         return self
@@ -228,7 +230,7 @@ class JudgeClient:
             reservation = self._reserve()
             usage, sent = None, True
             try:
-                reply, usage = await self._bounded(body)
+                reply, usage = await self._endpoints.chat(body, self._config.timeout)
             except CallFailed as failure:
                 sent = failure.sent
                 self._rates.hold(failure.retry_after)
@@ -252,13 +254,6 @@ class JudgeClient:
         known = self._ledger.knows_price(self._config.model)
         return nullcontext() if known or not self._ledger.bounds_money else self._alone
 
-    async def _bounded(self, body: dict[str, Any]) -> tuple[Reply, Usage | None]:
-        try:
-            async with asyncio.timeout(self._config.timeout):
-                return await self._transport.chat(body)
-        except TimeoutError as error:
-            raise self._transport.late(self._config.timeout) from error
-
     def _reserve(self) -> str:
         try:
             return self._ledger.reserve(self._config.model)
@@ -272,8 +267,8 @@ class JudgeClient:
         """A refusal of everything is the configuration's fault, until something was answered."""
         if failure.for_good and not self._has_answered:
             self._fatal = ConfigError(
-                f"{self._key}: {failure}: check url, model {self._config.model!r}, parameters and "
-                f"the token ({self._config.token_env or 'token_env is not set'})"
+                f"{self._key}: {failure}: check urls, model {self._config.name_at_endpoint!r}, "
+                f"parameters and the token ({self._config.token_env or 'token_env is not set'})"
             )
             raise self._fatal from failure
 

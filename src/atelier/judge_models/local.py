@@ -6,6 +6,8 @@ that of yes and no, casings and a leading space merged (spec janus 6).
 
 from __future__ import annotations
 
+import math
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,9 +18,12 @@ from torch import Tensor
 from transformers import AutoModelForImageTextToText, AutoProcessor, PreTrainedTokenizerBase
 
 from atelier.errors import ConfigError
+from atelier.judge.forms import YesNoForm
+from atelier.judge.questions import Answer, Question
 
 YES = ("yes", "Yes", "YES")
 NO = ("no", "No", "NO")
+_UNANSWERABLE = "a judge in this process answers yes or no only"
 
 
 class LocalJudge:
@@ -26,19 +31,24 @@ class LocalJudge:
 
     Args:
         path: directory or hub id of the checkpoint.
-        device: such as `cpu` or `cuda:0`.
-        dtype: what it computes in; None takes the checkpoint's own.
+        device: such as `cpu` or `cuda:0`; auto: a GPU where there is one.
+        dtype: what it computes in; auto: the checkpoint's own, but never 16 bit on a CPU.
 
     Raises:
         ConfigError: nothing there that can be loaded, or its vocabulary has no yes or no.
     """
 
-    def __init__(self, path: str | Path, device: str = "cpu", dtype: str | None = None) -> None:
+    def __init__(self, path: str | Path, device: str = "auto", dtype: str = "auto") -> None:
+        if device == "auto":
+            device = "cuda" if torch.cuda.is_available() else "cpu"
         try:
             self._processor: Any = AutoProcessor.from_pretrained(path)
-            model: Any = AutoModelForImageTextToText.from_pretrained(path, dtype=dtype or "auto")
+            model: Any = AutoModelForImageTextToText.from_pretrained(path, dtype=dtype)
         except (OSError, ValueError) as error:
             raise ConfigError(f"judge {path}: cannot be loaded: {error}") from error
+        if device == "cpu" and dtype == "auto":
+            model = model.float()  # half precision is slow there, and rounds more
+        self._alone = threading.Lock()
         self._model = model.to(device).eval()
         self._device = torch.device(device)
         self._yes, self._no = (
@@ -46,6 +56,26 @@ class LocalJudge:
         )
         if not self._yes or not self._no:
             raise ConfigError(f"judge {path}: yes or no is no single token of its vocabulary")
+
+    def ask(self, questions: Sequence[Question]) -> list[Answer]:
+        """The answers, in the order of the questions; missing where it cannot give them.
+
+        Any number of threads may ask; one is answered at a time.
+        """
+        answers = [Answer(missing=_UNANSWERABLE)] * len(questions)
+        places = [n for n, one in enumerate(questions) if isinstance(one.form, YesNoForm)]
+        asked = [questions[place] for place in places]
+        with self._alone:
+            found = self.p_yes(
+                [[image.convert("RGB") for image in one.images] for one in asked],
+                [one.prompt for one in asked],
+            )
+        for place, p_yes in zip(places, found, strict=True):
+            answers[place] = _answer(p_yes)
+        return answers
+
+    def close(self) -> None:
+        """Nothing to give back before the process ends."""
 
     @torch.inference_mode()
     def p_yes(
@@ -80,6 +110,12 @@ class LocalJudge:
         chances = logits.softmax(dim=-1)
         yes, no = chances[:, self._yes].sum(dim=-1), chances[:, self._no].sum(dim=-1)
         return yes / (yes + no)
+
+
+def _answer(p_yes: float) -> Answer:
+    if math.isnan(p_yes):
+        return Answer(missing="neither yes nor no has any probability")
+    return Answer({"p_yes": p_yes}, (p_yes,), measured=1)
 
 
 def first_tokens(tokenizer: PreTrainedTokenizerBase, words: Sequence[str]) -> list[int]:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any
 
 from atelier.config.digest import scorer_digest
-from atelier.config.rewards import RewardsConfig, RewardSection
+from atelier.config.judge import JudgeConfig, VllmConfig
+from atelier.config.rewards import JudgedSection, RewardsConfig, RewardSection
+from atelier.config.servers import ServerConfig
 from atelier.errors import ConfigError
 from atelier.rewards.base import Scorer
 from atelier.rewards.jpeg import JpegCompressibility, JpegIncompressibility
+from atelier.rewards.judges import SharedJudge, shared_judges
 from atelier.rewards.ocr import OcrScorer
 from atelier.rewards.remote import RemoteScorer
 from atelier.rewards.reward_set import Reward, RewardSet
 from atelier.rewards.service.protocol import MANAGED_TOKEN_VARIABLE, TOKEN_VARIABLE
+from atelier.rewards.yes_no import YesNoScorer
 
 # Name of the section in `rewards:` -> what makes a scorer of it.
 SCORERS: dict[str, Callable[[Any], Scorer]] = {
@@ -22,20 +26,50 @@ SCORERS: dict[str, Callable[[Any], Scorer]] = {
     "jpeg_compressibility": JpegCompressibility,
     "jpeg_incompressibility": JpegIncompressibility,
 }
+# Those that ask a judge.
+JUDGED: dict[str, Callable[[Any, SharedJudge], Scorer]] = {
+    "yes_no": YesNoScorer,
+}
 
 
-def build(config: RewardsConfig, managed: Mapping[str, Sequence[str]] | None = None) -> RewardSet:
+def make_scorers(
+    rewards: RewardsConfig, judges: Mapping[str, JudgeConfig]
+) -> dict[str, tuple[Scorer, str]]:
+    """Every reward that is set, as this process would score it, and the digest of what shapes its
+    scores. Nothing is loaded and nobody is asked.
+
+    Args:
+        judges: with the URLs of their servers, where they are to be asked.
+    """
+    shared = shared_judges(judges)
+    made: dict[str, tuple[Scorer, str]] = {}
+    for name, section in rewards.sections().items():
+        if isinstance(section, JudgedSection):
+            scorer = JUDGED[name](section, shared[section.judge])
+            made[name] = scorer, scorer_digest(name, section, judges[section.judge])
+        else:
+            made[name] = SCORERS[name](section), scorer_digest(name, section)
+    return made
+
+
+def build(
+    rewards: RewardsConfig,
+    judges: Mapping[str, JudgeConfig] | None = None,
+    managed: Mapping[str, Sequence[str]] | None = None,
+) -> RewardSet:
     """The rewards that are set in the configuration, each scored where its placement says.
 
     Args:
-        managed: reward name -> URLs of the services that were started for this run.
+        managed: what was started for this run: reward name, or `judges.` and a judge's -> URLs.
 
     Raises:
         ConfigError: none is set, every weight is 0, or a managed one has no service.
     """
-    rewards = []
-    for name, section in config.sections().items():
-        scorer = SCORERS[name](section)
+    sections = rewards.sections()
+    reachable = reachable_judges(judges or {}, managed or {}, asked_by(sections.values()))
+    made = []
+    for name, (scorer, digest) in make_scorers(rewards, reachable).items():
+        section = sections[name]
         threads = section.workers
         if section.placement != "in_process":
             urls, token = _services(name, section, managed or {})
@@ -44,14 +78,55 @@ def build(config: RewardsConfig, managed: Mapping[str, Sequence[str]] | None = N
             scorer = RemoteScorer(
                 scorer,
                 urls,
-                scorer_digest(name, section),
+                digest,
                 token,
-                deadline=config.deadline,
+                deadline=rewards.deadline,
                 timeout=section.timeout,
                 concurrency=threads,
             )
-        rewards.append(Reward(scorer, section.weight, threads))
-    return RewardSet(rewards, deadline_seconds=config.deadline)
+        made.append(Reward(scorer, section.weight, threads))
+    return RewardSet(made, deadline_seconds=rewards.deadline)
+
+
+def asked_by(sections: Iterable[RewardSection]) -> set[str]:
+    """Names of the judges that this process asks itself for these rewards."""
+    return {
+        one.judge
+        for one in sections
+        if isinstance(one, JudgedSection) and one.placement == "in_process"
+    }
+
+
+def reachable_judges(
+    judges: Mapping[str, JudgeConfig],
+    managed: Mapping[str, Sequence[str]],
+    asked: Container[str],
+) -> dict[str, JudgeConfig]:
+    """The judges with the URLs and the token of those that were started for this run.
+
+    Raises:
+        ConfigError: one that is `asked` from here has no server.
+    """
+    found = dict(judges)
+    for name, judge in judges.items():
+        if judge.placement != "managed":
+            continue
+        urls = managed.get(f"judges.{name}", ())
+        if urls and os.environ.get(MANAGED_TOKEN_VARIABLE):
+            found[name] = at_urls(judge, urls, MANAGED_TOKEN_VARIABLE)
+        elif name in asked:
+            raise ConfigError(
+                f"judges.{name}.placement: the train stage starts a managed judge, and this "
+                "process was started without it: use `atelier stage train` or `atelier run`, or "
+                f"set judges.{name}.placement to remote"
+            )
+    return found
+
+
+def at_urls(judge: JudgeConfig, urls: Sequence[str], token_env: str) -> JudgeConfig:
+    """A managed judge as a remote one."""
+    update = {"placement": "remote", "urls": list(urls), "replicas": 1, "token_env": token_env}
+    return judge.model_copy(update={**update, "server": ServerConfig(), "vllm": VllmConfig()})
 
 
 def _services(

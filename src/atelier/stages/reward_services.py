@@ -24,7 +24,7 @@ from atelier.config.schema import RunConfig
 from atelier.errors import ConfigError
 from atelier.rewards.service.__main__ import require_token_beyond_loopback
 from atelier.rewards.service.protocol import MANAGED_TOKEN_VARIABLE, TOKEN_VARIABLE
-from atelier.rewards.service.settings import write_rewards
+from atelier.rewards.service.settings import ServiceSettings, write_settings
 from atelier.rewards.service_file import write_services
 from atelier.stages.managed_service import ManagedService, ServiceSpec
 from atelier.tracking.run_directory import RunDirectory
@@ -98,8 +98,8 @@ class RewardServices:
             yield from found
 
     def _service(self, config: RunConfig, name: str, index: int) -> ManagedService:
-        section = getattr(config.rewards, name)
-        own = RewardsConfig.model_validate({name: section})
+        section = config.rewards.sections()[name]
+        own = config.rewards.only(name)
         folder, label = self._run.train / "services", f"{name}-{index}"
         bounds = _OWN_CLIENT | {"seconds": section.timeout}
         spec = _spec(
@@ -218,7 +218,7 @@ def _spec(
     settings, port_file = base.with_suffix(".json"), base.with_suffix(".port")
 
     def command(port: int) -> list[str]:
-        write_rewards(settings, rewards)
+        write_settings(settings, ServiceSettings(rewards=rewards))
         program = [sys.executable, "-m", "atelier.rewards.service", "--config", str(settings)]
         return [*program, "--port", str(port), "--port-file", str(port_file), *arguments]
 

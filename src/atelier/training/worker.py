@@ -94,7 +94,7 @@ def _train(config: RunConfig, run: RunDirectory, world: World) -> None:
         journal.cut_back(0, 0)
         journal.event("started", 0, ranks=world.size, device=world.device.type)
     session.start(engine, algorithm.keeps_behaviour)
-    with build(config.rewards, read_urls(run.train)) as rewards:
+    with build(config.rewards, config.judges, read_urls(run.train)) as rewards:
         rewards.preflight()
         sampling = partial(session.behaviour_weights, engine)
         collector = Collector(config, policy, rewards, world, train_prompts, sampling)

@@ -66,11 +66,11 @@ def _serve(arguments: argparse.Namespace) -> None:
     from atelier.rewards.service.gate import Bounds
     from atelier.rewards.service.pictures import PixelBounds
     from atelier.rewards.service.served import build
-    from atelier.rewards.service.settings import read_rewards
+    from atelier.rewards.service.settings import read_settings
 
     token = os.environ.get(TOKEN_VARIABLE) or None
     require_token_beyond_loopback(arguments.host, token)
-    rewards = build(read_rewards(arguments.config))
+    rewards = build(read_settings(arguments.config))
     picture = int(arguments.max_megapixels * 1e6)
     limits = Limits(
         bounds=Bounds(body=arguments.max_body_mib << 20, queue=arguments.max_queue),

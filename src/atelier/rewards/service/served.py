@@ -12,12 +12,10 @@ from functools import cached_property
 from hashlib import sha256
 from typing import Any
 
-from atelier.config.digest import scorer_digest
-from atelier.config.rewards import RewardsConfig
 from atelier.errors import AtelierError, ConfigError
 from atelier.rewards.base import Closeable, Missing, Scorer, Scores
 from atelier.rewards.checks import checked, require_golden
-from atelier.rewards.registry import SCORERS
+from atelier.rewards.registry import make_scorers
 from atelier.rewards.service.pictures import PictureError, PixelBounds, to_batch
 from atelier.rewards.service.protocol import (
     Error,
@@ -27,6 +25,7 @@ from atelier.rewards.service.protocol import (
     RewardAnswer,
     RewardState,
 )
+from atelier.rewards.service.settings import ServiceSettings
 from atelier.rewards.threads import ScoringThreads
 
 logger = logging.getLogger(__name__)
@@ -130,18 +129,19 @@ class ServedReward:
         return RewardAnswer(identity=self.identity, results=[Result(error=error)] * len(items))
 
 
-def build(config: RewardsConfig) -> dict[str, ServedReward]:
+def build(settings: ServiceSettings) -> dict[str, ServedReward]:
     """Every reward that is set, scored by this process whatever its placement says.
 
     Raises:
         ConfigError: none is set.
     """
-    sections = config.sections()
+    sections = settings.rewards.sections()
     if not sections:
         raise ConfigError("rewards: none is set, so there is nothing to serve")
+    made = make_scorers(settings.rewards, settings.judges)
     return {
-        name: ServedReward(SCORERS[name](section), section.workers, scorer_digest(name, section))
-        for name, section in sections.items()
+        name: ServedReward(scorer, sections[name].workers, digest)
+        for name, (scorer, digest) in made.items()
     }
 
 

@@ -1,0 +1,27 @@
+"""Which rewards ask which judge, and whether it can answer them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from atelier.config.judge import JudgeConfig
+from atelier.config.rewards import JudgedSection, RewardsConfig
+
+
+def judge_conflicts(
+    rewards: RewardsConfig, judges: Mapping[str, JudgeConfig]
+) -> Iterator[tuple[str, str]]:
+    """Key and problem of rewards that ask a judge nobody declares, or that cannot answer."""
+    for path, section in rewards.by_path().items():
+        if not isinstance(section, JudgedSection):
+            continue
+        judge = judges.get(section.judge)
+        if judge is None:
+            known = ", ".join(judges) or "none"
+            yield f"{path}.judge", f"{section.judge!r} is not one of judges (declared: {known})"
+        elif judge.placement == "in_process" and not section.yes_or_no:
+            yield (
+                f"{path}.judge",
+                f"{section.judge} is in_process and answers yes or no only; this reward needs "
+                f"words: set judges.{section.judge}.placement to managed or remote",
+            )

@@ -1,0 +1,76 @@
+"""The judges that rewards ask: opened by the first question, one for all rewards that share it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from atelier.config.judge import JudgeConfig
+from atelier.judge.questions import Answer, Question
+
+
+class Judge(Protocol):
+    """What answers questions about images."""
+
+    def ask(self, questions: Sequence[Question]) -> list[Answer]:
+        """The answers, in the order of the questions; missing ones say why.
+
+        Raises:
+            ConfigError: it can never answer as it is configured.
+            Stopped: its budget is spent.
+        """
+        ...
+
+    def close(self) -> None:
+        """Give back what it holds; an `ask` under way ends soon."""
+        ...
+
+
+class SharedJudge:
+    """A judge that is opened when it is first asked.
+
+    Args:
+        config: with the URLs of its servers, where it is not in this process.
+        key: where the configuration stands, for messages.
+    """
+
+    def __init__(self, config: JudgeConfig, key: str) -> None:
+        self.config = config
+        self._key = key
+        self._opening = threading.Lock()
+        self._judge: Judge | None = None
+        self._closed = False
+
+    def ask(self, questions: Sequence[Question]) -> list[Answer]:
+        """As `Judge.ask`."""
+        return self._opened().ask(questions) if questions else []
+
+    def close(self) -> None:
+        with self._opening:
+            self._closed = True
+            if self._judge is not None:
+                self._judge.close()
+
+    def _opened(self) -> Judge:
+        with self._opening:
+            if self._closed:
+                raise RuntimeError(f"{self._key} was closed")
+            if self._judge is None:
+                self._judge = _open(self.config, self._key)
+            return self._judge
+
+
+def shared_judges(judges: Mapping[str, JudgeConfig]) -> dict[str, SharedJudge]:
+    """By name; opens none of them."""
+    return {name: SharedJudge(one, f"judges.{name}") for name, one in judges.items()}
+
+
+def _open(config: JudgeConfig, key: str) -> Judge:
+    if config.placement == "in_process":
+        from atelier.judge_models.local import LocalJudge  # transformers: seconds to import
+
+        return LocalJudge(config.model, config.device, config.dtype)
+    from atelier.judge.client import JudgeClient
+
+    return JudgeClient(config, key=key)
