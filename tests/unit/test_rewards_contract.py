@@ -8,7 +8,7 @@ from PIL import Image
 
 from atelier.config.rewards import OcrConfig, RewardsConfig
 from atelier.rewards import Missing, ScoreBatch
-from atelier.rewards.registry import SCORERS
+from atelier.rewards.registry import JUDGED, SCORERS
 
 # The cheap mode where a reward has one: detection is tested once, in test_rewards_ocr.
 FAST = {"ocr": {"detect": False}}
@@ -30,8 +30,8 @@ def select(batch, indices):
 
 
 def test_every_section_of_the_schema_has_a_scorer_of_its_name():
-    sections = set(RewardsConfig.model_fields) - {"min_valid_share", "deadline"}
-    assert sections == set(SCORERS)
+    sections = set(RewardsConfig.model_fields) - {"min_valid_share", "deadline", "custom"}
+    assert sections == {*SCORERS, *JUDGED}
     for name in SCORERS:
         section = getattr(RewardsConfig.model_validate({name: {}}), name)
         assert SCORERS[name](section).name == name
