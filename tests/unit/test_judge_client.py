@@ -687,8 +687,8 @@ def test_a_token_that_is_not_there_is_refused_without_its_value(held, monkeypatc
     monkeypatch.delenv("JUDGE_TOKEN", raising=False)
     if held is not None:
         monkeypatch.setenv("JUDGE_TOKEN", held)
+    own = {"placement": "remote", "urls": ["http://127.0.0.1:9/v1"], "model": "m"}
     with pytest.raises(ConfigError, match="JUDGE_TOKEN") as raised:
-        own = {"placement": "remote", "urls": ["http://127.0.0.1:9/v1"], "model": "m"}
         JudgeClient(JudgeConfig(**own, token_env="JUDGE_TOKEN"))
     assert not held or not held.strip() or held not in str(raised.value)
 
