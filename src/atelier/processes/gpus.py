@@ -60,8 +60,8 @@ def claim_gpus(count: int, folder: Path | None = None) -> list[str]:
     if count > len(gpus):
         raise PlanError(
             f"launch.processes: {count} GPUs are wanted, one a rank and those of managed servers "
-            f"(server.gpus), and {len(gpus)} are visible; lower launch.processes, let servers share "
-            "(server.share_gpus) or set launch.device=cpu"
+            f"(server.gpus), and {len(gpus)} are visible; lower launch.processes, let servers "
+            "share (server.share_gpus) or set launch.device=cpu"
         )
     folder = folder or repository_root() / ".atelier" / "gpus"
     folder.mkdir(parents=True, exist_ok=True)
