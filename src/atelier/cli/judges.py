@@ -29,9 +29,10 @@ def demo(folder: Path) -> None:
 
     The first time it installs vLLM for the CPU, some GB, in an environment of its own.
     """
-    from atelier.stages import judge_demo
+    from atelier.stages import judge_demo, quiet
     from atelier.stages.console import show_logs
 
+    quiet.libraries_by_default()
     show_logs(sys.stdout)
     grid = judge_demo.run(from_root(folder))
     click.echo(f"the pictures with what the judge says: {grid}")

@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 JUDGE, GENERATOR = "assets/tiny-judge", "assets/tiny-sd3"
 TOKEN_ENV = "ATELIER_JUDGE_DEMO_TOKEN"
 AGREE = 0.01  # between vLLM and this process
-CELL = 128
+CELL = 176
 
 
 def run(folder: Path, pictures: int = 16) -> Path:
