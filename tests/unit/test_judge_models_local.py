@@ -1,4 +1,4 @@
-"""A judge in this process is any vision-language model: here a small InternVL, its weights random."""
+"""A judge in this process is any vision-language model: here a small InternVL with random weights."""
 
 from pathlib import Path
 
