@@ -12,12 +12,18 @@ from atelier.config.rewards import JudgedSection, RewardsConfig, RewardSection
 from atelier.config.servers import ServerConfig
 from atelier.errors import ConfigError
 from atelier.rewards.base import Scorer
+from atelier.rewards.clip import ClipSimilarityScorer, PickScoreScorer
+from atelier.rewards.completions import FormatScorer, LengthScorer
+from atelier.rewards.edit_quality import EditQualityScorer
 from atelier.rewards.jpeg import JpegCompressibility, JpegIncompressibility
 from atelier.rewards.judges import SharedJudge, shared_judges
 from atelier.rewards.ocr import OcrScorer
 from atelier.rewards.remote import RemoteScorer
 from atelier.rewards.reward_set import Reward, RewardSet
 from atelier.rewards.service.protocol import MANAGED_TOKEN_VARIABLE, TOKEN_VARIABLE
+from atelier.rewards.unified_reward import UnifiedRewardScorer
+from atelier.rewards.unified_reward_think import UnifiedRewardThinkScorer
+from atelier.rewards.vlm_ocr import VlmOcrScorer
 from atelier.rewards.yes_no import YesNoScorer
 
 # Name of the section in `rewards:` -> what makes a scorer of it.
@@ -25,10 +31,18 @@ SCORERS: dict[str, Callable[[Any], Scorer]] = {
     "ocr": OcrScorer,
     "jpeg_compressibility": JpegCompressibility,
     "jpeg_incompressibility": JpegIncompressibility,
+    "clip_similarity": ClipSimilarityScorer,
+    "pick_score": PickScoreScorer,
+    "format": FormatScorer,
+    "length": LengthScorer,
 }
 # Those that ask a judge.
 JUDGED: dict[str, Callable[[Any, SharedJudge], Scorer]] = {
     "yes_no": YesNoScorer,
+    "vlm_ocr": VlmOcrScorer,
+    "unified_reward": UnifiedRewardScorer,
+    "unified_reward_think": UnifiedRewardThinkScorer,
+    "edit_quality": EditQualityScorer,
 }
 
 
