@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 
 from atelier.config.algorithm_rules import algorithm_rejections
+from atelier.config.custom_rewards import function_problem
 from atelier.config.divisors import nearest_divisors, nearest_multiples
 from atelier.config.log_probs import log_prob_name
 from atelier.config.model_facts import ModelFacts
@@ -236,8 +237,12 @@ def _reward_rejections(config: RunConfig) -> Rejections:
             sorted(RewardsConfig.model_fields.keys() - {"min_valid_share", "deadline"})
         )
         yield "rewards", f"{why}; give one a weight, such as rewards.ocr.weight (known: {names})"
-    if config.rewards.ocr is not None and _no_target(config):
-        yield "rewards.ocr", f"needs a text to look for, and {_no_target(config)} has none"
+    for name in ("ocr", "vlm_ocr"):
+        if getattr(config.rewards, name) is not None and _no_target(config):
+            yield f"rewards.{name}", f"needs a text to look for, and {_no_target(config)} has none"
+    for name, section in config.rewards.custom.items():
+        if problem := function_problem(section.function):
+            yield f"rewards.custom.{name}.function", problem
 
 
 def _data_rejections(config: RunConfig) -> Rejections:

@@ -58,13 +58,14 @@ class ScoreBatch:
 
     def at(self, places: Sequence[int]) -> ScoreBatch:
         """The images at these places of the batch, in this order."""
-        columns = {one.name: getattr(self, one.name) for one in fields(self)}
-        return ScoreBatch(
-            **{
-                name: None if column is None else [column[place] for place in places]
-                for name, column in columns.items()
-            }
-        )
+        columns: dict[str, Any] = {
+            one.name: _at(getattr(self, one.name), places) for one in fields(self)
+        }
+        return ScoreBatch(**columns)
+
+
+def _at(column: Sequence[Any] | None, places: Sequence[int]) -> list[Any] | None:
+    return None if column is None else [column[place] for place in places]
 
 
 def _joined(column: Sequence[Sequence[Any] | None], parts: Sequence[ScoreBatch]) -> Any:

@@ -1,4 +1,6 @@
-"""Which rewards exist. A new one: a file with a scorer, a line here, a section in the schema."""
+"""Which rewards exist. A new one: a file with a scorer, a line here, a section in the schema.
+
+Those of `rewards.custom` have no line here: their section names a function or a class."""
 
 from __future__ import annotations
 
@@ -8,12 +10,13 @@ from typing import Any
 
 from atelier.config.digest import scorer_digest
 from atelier.config.judge import JudgeConfig, VllmConfig
-from atelier.config.rewards import JudgedSection, RewardsConfig, RewardSection
+from atelier.config.rewards import CustomRewardConfig, JudgedSection, RewardsConfig, RewardSection
 from atelier.config.servers import ServerConfig
 from atelier.errors import ConfigError
 from atelier.rewards.base import Scorer
 from atelier.rewards.clip import ClipSimilarityScorer, PickScoreScorer
 from atelier.rewards.completions import FormatScorer, LengthScorer
+from atelier.rewards.custom import custom_scorer
 from atelier.rewards.edit_quality import EditQualityScorer
 from atelier.rewards.jpeg import JpegCompressibility, JpegIncompressibility
 from atelier.rewards.judges import SharedJudge, shared_judges
@@ -54,11 +57,16 @@ def make_scorers(
 
     Args:
         judges: with the URLs of their servers, where they are to be asked.
+
+    Raises:
+        ConfigError: the function of a custom one is not there.
     """
     shared = shared_judges(judges)
     made: dict[str, tuple[Scorer, str]] = {}
     for name, section in rewards.sections().items():
-        if isinstance(section, JudgedSection):
+        if isinstance(section, CustomRewardConfig):
+            made[name] = custom_scorer(name, section), scorer_digest(name, section)
+        elif isinstance(section, JudgedSection):
             scorer = JUDGED[name](section, shared[section.judge])
             made[name] = scorer, scorer_digest(name, section, judges[section.judge])
         else:
