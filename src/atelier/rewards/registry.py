@@ -107,7 +107,7 @@ def build(
                 concurrency=threads,
             )
         made.append(Reward(scorer, section.weight, threads))
-    return RewardSet(made, deadline_seconds=rewards.deadline)
+    return RewardSet(made, deadline_seconds=rewards.deadline, by_dataset=True)
 
 
 def asked_by(sections: Iterable[RewardSection]) -> set[str]:
