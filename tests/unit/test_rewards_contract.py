@@ -13,7 +13,10 @@ from tests.support.oracle_judge import OracleJudge
 from tests.support.tiny_clip import save_tiny_clip
 
 # The cheap mode where a reward has one: detection is tested once, in test_rewards_ocr.
-FAST = {"ocr": {"detect": False}}
+FAST = {
+    "ocr": {"detect": False},
+    "geneval": {"detector": "atelier.rewards.scene_detector:detect"},
+}
 CLIP = ("clip_similarity", "pick_score")
 # Of a checkpoint that the configuration chooses, nothing but the range is known.
 ANY_IN_RANGE = CLIP
@@ -26,7 +29,7 @@ def clip(tmp_path_factory):
 
 @pytest.fixture(params=[*sorted(SCORERS), *sorted(JUDGED)], scope="module")
 def scorer(request, clip):
-    name, settings = request.param, FAST.get(request.param, {})
+    name, settings = request.param, None
     if name in CLIP:
         settings = {"path": clip} | ({"processor": clip} if name == "pick_score" else {})
     return made(name, settings)
@@ -36,7 +39,7 @@ def made(name, settings=None):
     if name in JUDGED:
         section = RewardsConfig.model_validate({name: {"judge": "oracle", **(settings or {})}})
         return JUDGED[name](getattr(section, name), OracleJudge())
-    section = RewardsConfig.model_validate({name: settings or {}})
+    section = RewardsConfig.model_validate({name: settings or FAST.get(name, {})})
     return SCORERS[name](getattr(section, name))
 
 
@@ -102,7 +105,8 @@ def test_scores_are_in_range_and_labelled(scorer):
     noise = Image.fromarray(rng.integers(0, 256, (64, 64, 3), dtype=np.uint8))
     images = [*batch.images, noise]
     count = len(images)
-    metadata = [{"target": "CAT", "completion": "a cat"}] * count
+    known = {"target": "CAT", "completion": "a cat", "tag": "counting"}
+    metadata = [known | {"include": [{"class": "circle", "count": 2}]}] * count
     scores = scorer.score(
         ScoreBatch(images, ["x"] * count, metadata, [0] * count, source_images=images)
     )
@@ -124,7 +128,7 @@ def test_unusable_input_is_missing_and_never_raises(scorer):
     metadata = [{}, {"target": None}, {"target": " "}]
     scores = scorer.score(ScoreBatch(images, ["a"] * 3, metadata, [0, 0, 0]))
     assert all(isinstance(score, float | Missing) for score in scores.values)
-    if scorer.name in ("ocr", "vlm_ocr", "edit_quality", "format", "length"):
+    if scorer.name in ("ocr", "vlm_ocr", "edit_quality", "geneval", "format", "length"):
         assert all(isinstance(score, Missing) for score in scores.values)
 
 

@@ -240,9 +240,17 @@ def _reward_rejections(config: RunConfig) -> Rejections:
     for name in ("ocr", "vlm_ocr"):
         if getattr(config.rewards, name) is not None and _no_target(config):
             yield f"rewards.{name}", f"needs a text to look for, and {_no_target(config)} has none"
-    for name, section in config.rewards.custom.items():
-        if problem := function_problem(section.function):
-            yield f"rewards.custom.{name}.function", problem
+    for key, function in _named_functions(config.rewards):
+        if problem := function_problem(function):
+            yield key, problem
+
+
+def _named_functions(rewards: RewardsConfig) -> Iterator[tuple[str, str]]:
+    """Key and `module:name` of every function that a reward names."""
+    for name, section in rewards.custom.items():
+        yield f"rewards.custom.{name}.function", section.function
+    if rewards.geneval is not None:
+        yield "rewards.geneval.detector", rewards.geneval.detector
 
 
 def _data_rejections(config: RunConfig) -> Rejections:

@@ -24,6 +24,7 @@ from atelier.config.servers import Few, Placed, Placement
 
 # Sums are kept as float32, and more than this against a weight of 1 leaves nothing of the other.
 RewardName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,39}$")]
+FunctionName = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$")]
 Weight = Annotated[float, Field(ge=-1e6, le=1e6, allow_inf_nan=False)]
 
 
@@ -59,9 +60,8 @@ class JudgedSection(RewardSection):
 class CustomRewardConfig(RewardSection):
     """A reward of your own, or one whose packages need an environment of their own."""
 
-    function: str = Field(
-        pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$",
-        description="`module:name` of a function or a class; see docs/extending.md.",
+    function: FunctionName = Field(
+        description="`module:name` of a function or a class; see docs/extending.md."
     )
     parameters: dict[str, JsonValue] = Field(
         default={}, description="Given to it as keyword arguments."
@@ -213,6 +213,23 @@ class PickScoreConfig(ClipConfig):
     )
 
 
+class GenevalConfig(RewardSection):
+    """GenEval's score of the objects that a detector finds (spec flow 5)."""
+
+    detector: FunctionName = Field(
+        description="`module:name` of a function that finds objects; see docs/rewards.md. "
+        "atelier.rewards.scene_detector:detect finds those of the scene world.",
+    )
+    parameters: dict[str, JsonValue] = Field(
+        default={}, description="Given to the detector as keyword arguments."
+    )
+    score: Literal["soft", "strict", "official"] = Field(
+        "soft",
+        description="soft: what Flow-GRPO trains on; strict: everything exactly, or 0; official: "
+        "what papers report.",
+    )
+
+
 class FormatConfig(RewardSection):
     """Whether a completion, the text that a policy wrote, has the form that was asked for."""
 
@@ -288,6 +305,7 @@ class RewardsConfig(Section):
     pick_score: PickScoreConfig | None = Field(
         None, description="PickScore: how much people would prefer the image."
     )
+    geneval: GenevalConfig | None = Field(None, description="GenEval's score of what is detected.")
     format: FormatConfig | None = Field(None, description="1 for a completion of the right form.")
     length: LengthConfig | None = Field(None, description="1 for a completion of the right length.")
     yes_no: YesNoConfig | None = Field(None, description="P(yes) of a judge.")

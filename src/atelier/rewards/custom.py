@@ -7,20 +7,15 @@ A class is made as C(**parameters) and is a `Scorer` (base.py).
 
 from __future__ import annotations
 
-import hashlib
-import importlib
-import inspect
 import math
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
-from atelier.config.custom_rewards import function_problem
-from atelier.config.paths import repository_root
 from atelier.config.rewards import CustomRewardConfig
 from atelier.errors import ConfigError
 from atelier.rewards.base import Direction, Missing, Score, ScoreBatch, Scorer, Scores
+from atelier.rewards.functions import file_version, imported, require_call
 
 Golden = tuple[ScoreBatch, Sequence[float], float]
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -68,7 +63,7 @@ class FunctionScorer:
         self.value_range: tuple[float, float] = getattr(
             function, "value_range", (-math.inf, math.inf)
         )
-        self.version = getattr(function, "version", None) or _hash_of(function, config.function)
+        self.version = getattr(function, "version", None) or file_version(function, config.function)
         self._function, self._parameters = function, config.parameters
         self._golden: Callable[[], Golden] | None = getattr(function, "golden", None)
 
@@ -95,15 +90,14 @@ def custom_scorer(name: str, config: CustomRewardConfig) -> Scorer:
             the parameters.
     """
     key = f"rewards.custom.{name}"
-    found = _imported(config.function, f"{key}.function")
-    try:
-        if isinstance(found, type):
-            scorer: Any = found(**config.parameters)
-        else:
-            inspect.signature(found).bind([], [], [], **config.parameters)
-            scorer = FunctionScorer(name, found, config)
-    except TypeError as error:
-        raise ConfigError(f"{key}.parameters: {config.function}: {error}") from error
+    found = imported(config.function, f"{key}.function")
+    scorer: Any
+    if isinstance(found, type):
+        require_call(found, 0, config.parameters, f"{key}.parameters")
+        scorer = found(**config.parameters)
+    else:
+        require_call(found, 3, config.parameters, f"{key}.parameters")
+        scorer = FunctionScorer(name, found, config)
     lacking = [part for part in SCORER_PARTS if not hasattr(scorer, part)]
     if lacking:
         raise ConfigError(
@@ -114,25 +108,6 @@ def custom_scorer(name: str, config: CustomRewardConfig) -> Scorer:
     scorer.name = name
     made: Scorer = scorer
     return made
-
-
-def _imported(function: str, key: str) -> Any:
-    if problem := function_problem(function):
-        raise ConfigError(f"{key}: {problem}")
-    root = str(repository_root())
-    if root not in sys.path:
-        sys.path.insert(0, root)
-    module, _, name = function.partition(":")
-    try:
-        found = getattr(importlib.import_module(module), name, None)
-    except Exception as error:  # whatever a module of the user's raises when it is imported
-        raise ConfigError(
-            f"{key}: {module} cannot be imported: {type(error).__name__}: {error}. Packages that "
-            "only the score needs are best imported where it is made"
-        ) from error
-    if not callable(found):
-        raise ConfigError(f"{key}: {module} has no function or class {name}")
-    return found
 
 
 def _require_sound(key: str, scorer: Any) -> None:
@@ -152,10 +127,3 @@ def _taken(given: Any) -> tuple[Score, Mapping[str, Any]]:
     if value is None:
         return Missing("the function gave no score"), seen
     return value, seen
-
-
-def _hash_of(function: Callable[..., Any], name: str) -> str:
-    """A version for a function that has none: of the file that it is in."""
-    source = inspect.getsourcefile(inspect.unwrap(function))
-    text = Path(source).read_bytes() if source is not None else name.encode()
-    return f"{name}@{hashlib.sha256(text).hexdigest()[:12]}"

@@ -18,6 +18,7 @@ from atelier.rewards.clip import ClipSimilarityScorer, PickScoreScorer
 from atelier.rewards.completions import FormatScorer, LengthScorer
 from atelier.rewards.custom import custom_scorer
 from atelier.rewards.edit_quality import EditQualityScorer
+from atelier.rewards.geneval_reward import GenevalScorer
 from atelier.rewards.jpeg import JpegCompressibility, JpegIncompressibility
 from atelier.rewards.judges import SharedJudge, shared_judges
 from atelier.rewards.ocr import OcrScorer
@@ -36,6 +37,7 @@ SCORERS: dict[str, Callable[[Any], Scorer]] = {
     "jpeg_incompressibility": JpegIncompressibility,
     "clip_similarity": ClipSimilarityScorer,
     "pick_score": PickScoreScorer,
+    "geneval": GenevalScorer,
     "format": FormatScorer,
     "length": LengthScorer,
 }
