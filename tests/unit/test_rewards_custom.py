@@ -1,6 +1,7 @@
 """Rewards of one's own: functions and classes by name, and why one cannot be used."""
 
 import math
+import sys
 
 import pytest
 from PIL import Image
@@ -157,3 +158,28 @@ def test_other_parameters_are_another_digest():
         for one in ({}, {"factor": 2.0})
     }
     assert len(digests) == 2
+
+
+def test_a_reward_of_another_environment_is_made_here_and_says_where_it_scores():
+    scorer = made("examples.rewards.image_reward:ImageReward")
+    assert scorer.direction == "higher_is_better"
+    batch, _, _ = scorer.golden()
+    with pytest.raises(ConfigError, match=r"server\.environment: image_reward"):
+        scorer.score(batch)
+
+
+def test_that_reward_scores_with_its_package(monkeypatch):
+    class Package:
+        @staticmethod
+        def load(name, device):
+            assert name == "ImageReward-v1.0"
+            return Package()
+
+        def score(self, prompt, image):
+            assert image.mode == "RGB"
+            return len(prompt) - 2.5
+
+    monkeypatch.setitem(sys.modules, "ImageReward", Package)
+    scorer = made("examples.rewards.image_reward:ImageReward", parameters={"device": "cpu"})
+    assert scorer.score(batch_of(3)).values == [-2.5, -1.5, -0.5]
+    assert scorer.weights() == []
