@@ -182,3 +182,11 @@ def test_each_reward_is_compared_where_it_counts():
     found = each_reward_advantages(rewards, weights, groups, valid)
     alone = torch.where(groups == 0, rewards["a"], rewards["b"])
     assert found.tolist() == pytest.approx(group_advantages(alone, groups, valid).tolist())
+
+
+def test_prompts_that_a_judge_reads_have_a_target_too(tmp_path):
+    (tmp_path / "texts.txt").write_text('a sign that says "OPEN"\n')
+    mixture = "datasets:\n  - {name: a, path: texts.txt, rewards: [{vlm_ocr: 1.0}]}\n"
+    (tmp_path / "mix.yaml").write_text(mixture)
+    (prompt,) = deepgen.read(tmp_path / "mix.yaml")
+    assert prompt.metadata["target"] == "OPEN"
