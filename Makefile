@@ -4,7 +4,9 @@
 #   make demo     train, evaluate, export and report on the embedded world: no GPU, no download
 #   make up       Prefect server, worker and MLflow UI in the background (ARGS="--gpu-slots 2")
 #   make down     stop them (ARGS=--force: also while flow runs are running)
+#   make judge-demo   the embedded judge served by a real vLLM: scores a grid of pictures
 #   make test     every test (ARGS="-k config" passes arguments to pytest)
+#   make test-vllm   the tests that need a real vLLM, in its own environment (some GB)
 #   make lint     ruff, mypy and the import layers
 #
 # PYTHON names the interpreter to build .venv with: any Python from 3.11 on.
@@ -14,11 +16,14 @@ BIN := .venv/bin
 FINGERPRINT := $(shell cat pyproject.toml constraints.txt | cksum | cut -d ' ' -f 1)
 STAMP := .venv/.installed-$(FINGERPRINT)
 
-.PHONY: demo up down test lint setup
+.PHONY: demo judge-demo up down test test-vllm lint setup
 .DEFAULT_GOAL := demo
 
 demo: $(STAMP)
 	@$(BIN)/atelier demo
+
+judge-demo: $(STAMP)
+	@$(BIN)/atelier judge demo
 
 up: $(STAMP)
 	@$(BIN)/atelier up $(ARGS)
@@ -30,6 +35,11 @@ down: $(STAMP)
 # order, long files first: xdist would begin with those of many tests, and end with one worker idle.
 test: $(STAMP)
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+
+# One worker: each test starts a vLLM, which takes both cores of a small machine.
+test-vllm: $(STAMP)
+	$(BIN)/atelier environments create vllm --cpu
+	$(BIN)/python -m pytest tests/vllm $(ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -17,6 +17,7 @@ from prefect import flow
 from flows.frame import framed, mlflow_ui, name_of_run
 from tasks.artifacts import publish_report, publish_results
 from tasks.progress import TrainingProgress
+from tasks.servers import servers_table
 from tasks.slots import gpu_slots, require_gpu_slots
 from tasks.stages import baseline, evaluate, export, open_run, prepare, report, train
 
@@ -44,7 +45,8 @@ def grpo(
     computing = ("baseline", "train", "evaluate", "export")
     with TrainingProgress(run) as progress, gpu_slots(run, computing, progress.say):
         baseline(run)
-        train(run)
+        with servers_table(run):
+            train(run)
         evaluate(run)
         export(run)
     report(run)

@@ -12,6 +12,7 @@ from prefect import flow
 from flows.frame import framed, name_of_run
 from tasks import stages
 from tasks.progress import TrainingProgress
+from tasks.servers import servers_table
 from tasks.slots import gpu_slots, require_gpu_slots
 
 
@@ -28,5 +29,6 @@ def train(run: str) -> Path:
     computing = ("baseline", "train")
     with TrainingProgress(directory) as progress, gpu_slots(directory, computing, progress.say):
         stages.baseline(directory)
-        stages.train(directory)
+        with servers_table(directory):
+            stages.train(directory)
     return directory

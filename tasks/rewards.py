@@ -27,13 +27,13 @@ def serve(recipe: str | None, overrides: list[str], host: str, port: int) -> Non
 
 
 def _serve(recipe: str | None, overrides: list[str], host: str, port: int) -> object:
-    from atelier.stages import reward_services
+    from atelier.stages.servers import shared
 
     folder = runs_root() / str(flow_run.id)
     output.to_file(folder)
     try:
         config = resolve(recipe, overrides)
-        reward_services.serve(config, folder, host, port, until=lambda: False, ready=_publish)
+        shared.serve(config, folder, host, port, until=lambda: False, ready=_publish)
     except AtelierError as error:
         return failed(error)
     return None

@@ -23,8 +23,9 @@ from prefect.exceptions import ObjectNotFound
 from prefect.runtime import flow_run
 
 from atelier.background import BackgroundLoop
+from atelier.config.placement import gpus_wanted
 from atelier.config.resolve import load_stage_config
-from atelier.config.schema import LaunchConfig
+from atelier.config.schema import RunConfig
 from atelier.errors import PlanError
 from atelier.processes.gpus import visible_gpus
 from atelier.tracking.run_directory import RunDirectory
@@ -48,18 +49,18 @@ def require_gpu_slots(run: Path) -> None:
     Raises:
         PlanError: launch.processes is more than the limit, or there is no GPU at all.
     """
-    launch = _launch(run)
-    if launch.device == "cuda" and not visible_gpus():
+    config = _config(run)
+    if config.launch.device == "cuda" and not visible_gpus():
         raise PlanError(
             "launch.device: cuda, but this machine has no GPU that the driver or "
             "CUDA_VISIBLE_DEVICES shows; set launch.device=auto, or run it where there is one"
         )
-    count, limit = slots_needed(launch), until_answered(lambda: _limit(GPU))
+    count, limit = slots_needed(config), until_answered(lambda: _limit(GPU))
     if limit is not None and count > limit.limit:
         raise PlanError(
-            f"launch.processes: {count} ranks want a GPU each, and the concurrency limit "
-            f"'{GPU}' is {limit.limit}; lower launch.processes, or raise the limit: "
-            f"prefect global-concurrency-limit update {GPU} --limit {count}"
+            f"launch.processes: {count} GPUs are wanted, one a rank and those of managed servers, "
+            f"and the concurrency limit '{GPU}' is {limit.limit}; lower launch.processes, "
+            f"or raise the limit: prefect global-concurrency-limit update {GPU} --limit {count}"
         )
 
 
@@ -75,22 +76,21 @@ def gpu_slots(
         PlanError: as `require_gpu_slots`.
     """
     require_gpu_slots(run)
-    count = 0 if are_done(run, stages) else slots_needed(_launch(run))
+    count = 0 if are_done(run, stages) else slots_needed(_config(run))
     with slot(GPU, count, on_wait) if count else nullcontext():
         yield
 
 
-def slots_needed(launch: LaunchConfig) -> int:
-    """Ranks that want a GPU. A machine without any has one slot as a stand-in for its CPU."""
-    if launch.device == "cuda":
-        return launch.processes
-    if not visible_gpus():
+def slots_needed(config: RunConfig) -> int:
+    """GPUs that ranks and managed servers want. A machine without any has one slot as a stand-in
+    for its CPU."""
+    if config.launch.device != "cuda" and not visible_gpus():
         return 1
-    return launch.processes if launch.device == "auto" else 0
+    return gpus_wanted(config)
 
 
-def _launch(run: Path) -> LaunchConfig:
-    return load_stage_config(RunDirectory(run).config("train")).launch
+def _config(run: Path) -> RunConfig:
+    return load_stage_config(RunDirectory(run).config("train"))
 
 
 @contextmanager

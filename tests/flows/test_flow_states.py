@@ -102,5 +102,5 @@ def test_a_run_is_left_alone_while_it_may_live():
 )
 def test_a_rank_wants_a_gpu_each_and_a_cpu_stands_in_for_one(monkeypatch, device, gpus, needed):
     monkeypatch.setattr(slots, "visible_gpus", lambda: ["gpu"] * gpus)
-    launch = resolve("tiny/base", [f"launch.device={device}", "launch.processes=4"]).launch
-    assert slots.slots_needed(launch) == needed
+    config = resolve("tiny/base", [f"launch.device={device}", "launch.processes=4"])
+    assert slots.slots_needed(config) == needed

@@ -23,8 +23,8 @@ from atelier.config.rewards import JpegConfig
 from atelier.errors import Stopped
 from atelier.rewards.jpeg import JpegCompressibility
 from atelier.rewards.service.protocol import MANAGED_TOKEN_VARIABLE, TOKEN_VARIABLE
-from atelier.stages import managed_service
-from atelier.stages.reward_services import RewardServices
+from atelier.stages.servers import managed
+from atelier.stages.servers.run_servers import RunServers
 from atelier.tracking.run_directory import RunDirectory
 from tests.flows.conftest import processes_of, wait_for_end
 from tests.support.reward_services import service, wait_until
@@ -160,12 +160,12 @@ def test_a_scorer_that_always_fails_stops_the_run_which_goes_on_elsewhere(tmp_pa
 
 
 def test_services_that_cannot_start_stop_the_run_before_training(tmp_path, monkeypatch):
-    monkeypatch.setattr(managed_service, "FIRST_PAUSE_SECONDS", 0.05)
+    monkeypatch.setattr(managed, "FIRST_PAUSE_SECONDS", 0.05)
     monkeypatch.setenv("PYTHONPATH", str(broken_fastapi(tmp_path)))
     run = new_run(tmp_path, f"{PLACEMENT}=managed", f"rewards.{REWARD}.replicas=2")
     config = load_stage_config(run.config("train"))
     with pytest.raises(Stopped, match=r"failed 5 times in a row.*no fastapi today"):
-        RewardServices(run, config).__enter__()
+        RunServers(run, config).__enter__()
     assert not processes_of(tmp_path)
 
 

@@ -70,6 +70,7 @@ def test_only_what_may_change_an_answer_shapes_a_digest():
     shape = JudgeConfig(**SOUND).shape()
     assert shape.keys() == {
         "model",
+        "dtype",
         "parameters",
         "structured",
         "top_logprobs",

@@ -48,7 +48,7 @@ def test_a_claim_waits_until_there_are_enough(four, tmp_path, monkeypatch):
 
 
 def test_more_than_there_are_is_refused(four, tmp_path):
-    with pytest.raises(PlanError, match=r"launch\.processes: 5 ranks .* 4 are visible"):
+    with pytest.raises(PlanError, match=r"launch\.processes: 5 GPUs .* 4 are visible"):
         gpus.claim_gpus(5, tmp_path)
 
 

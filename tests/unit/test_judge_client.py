@@ -664,7 +664,7 @@ def test_the_token_is_sent_and_never_written(endpoint, tmp_path, monkeypatch, ca
         answers = judge.ask([question(n) for n in range(1, 6)])
         endpoint.acts(always(NEVER["401"]))
         assert "[token]" in judge.ask([question(9)])[0].missing
-        written = [repr(part) for part in (answers, judge, judge._transport, judge._config)]
+        written = [repr(part) for part in (answers, judge, judge._endpoints._all, judge._config)]
     with client(endpoint, **values) as judge, pytest.raises(ConfigError) as raised:
         judge.ask([question(9)])
     assert endpoint.calls[0].headers["authorization"] == f"Bearer {TOKEN}"
@@ -687,8 +687,9 @@ def test_a_token_that_is_not_there_is_refused_without_its_value(held, monkeypatc
     monkeypatch.delenv("JUDGE_TOKEN", raising=False)
     if held is not None:
         monkeypatch.setenv("JUDGE_TOKEN", held)
+    own = {"placement": "remote", "urls": ["http://127.0.0.1:9/v1"], "model": "m"}
     with pytest.raises(ConfigError, match="JUDGE_TOKEN") as raised:
-        JudgeClient(JudgeConfig(model="m", token_env="JUDGE_TOKEN"))
+        JudgeClient(JudgeConfig(**own, token_env="JUDGE_TOKEN"))
     assert not held or not held.strip() or held not in str(raised.value)
 
 

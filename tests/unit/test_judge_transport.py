@@ -225,5 +225,5 @@ def test_its_connections_end_with_it(endpoint):
     endpoint.acts(always(lambda: said(SCORE)))
     with client(endpoint) as judge:
         judge.ask(ASKED)
-        assert not judge._transport._client.is_closed()
-    assert judge._transport._client.is_closed()
+        assert not judge._endpoints._all[0].transport._client.is_closed()
+    assert judge._endpoints._all[0].transport._client.is_closed()

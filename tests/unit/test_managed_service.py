@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 import time
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -11,9 +12,10 @@ import pytest
 from atelier.config.paths import repository_root
 from atelier.config.resolve import resolve
 from atelier.errors import ConfigError, Stopped
-from atelier.stages import managed_service
-from atelier.stages.managed_service import ManagedService, ServiceSpec
-from atelier.stages.reward_services import RewardServices
+from atelier.stages.servers import managed
+from atelier.stages.servers.kinds import RewardServiceKind
+from atelier.stages.servers.managed import ManagedServer, ServerSpec
+from atelier.stages.servers.run_servers import RunServers
 from atelier.tracking.run_directory import RunDirectory
 from tests.support.reward_services import wait_until
 
@@ -22,7 +24,7 @@ from tests.support.reward_services import wait_until
 def supervised(tmp_path, monkeypatch):
     """Starts the program with some behaviours; ends it whatever happens."""
     for name, value in {"FIRST_PAUSE_SECONDS": 0.05, "READY_POLL_SECONDS": 0.1}.items():
-        monkeypatch.setattr(managed_service, name, value)
+        monkeypatch.setattr(managed, name, value)
     root = repository_root()
     environment = {**os.environ, "PYTHONPATH": f"{root}:{root / 'src'}"}
     started = []
@@ -31,7 +33,8 @@ def supervised(tmp_path, monkeypatch):
         lives = tmp_path / "lives"
         files = ["--port-file", str(tmp_path / "port")]
         program = [sys.executable, "-m", "tests.support.fake_service", str(lives), behaviours]
-        spec = ServiceSpec(
+        spec = ServerSpec(
+            kind=RewardServiceKind,
             label="rewards.x-0",
             command=lambda port: [*program, "--port", str(port), *files],
             log=tmp_path / "service.log",
@@ -40,7 +43,7 @@ def supervised(tmp_path, monkeypatch):
             environment=environment,
             startup_seconds=startup_seconds,
         )
-        service = ManagedService(spec)
+        service = ManagedServer(spec)
         started.append(service)
         service.start()
         return service
@@ -78,8 +81,8 @@ def test_a_killed_one_comes_back_on_its_port(supervised):
 
 @pytest.mark.parametrize("behaviour", ["deaf", "loading"])
 def test_one_that_is_not_ready_is_restarted(supervised, monkeypatch, behaviour):
-    monkeypatch.setattr(managed_service, "UNREADY_SECONDS", 0.5)
-    monkeypatch.setattr(managed_service, "ANSWER_SECONDS", 0.3)
+    monkeypatch.setattr(managed, "UNREADY_SECONDS", 0.5)
+    monkeypatch.setattr(managed, "ANSWER_SECONDS", 0.3)
     service = supervised(f"{behaviour},ready", startup_seconds=2.0)
     wait_until(lambda: service.restarts == 1 and service.is_ready, 30)
 
@@ -90,7 +93,7 @@ def test_repeated_failures_open_the_circuit(supervised):
     os.kill(service.pid, signal.SIGKILL)
     wait_until(lambda: service.problem is not None, 30)
     assert isinstance(service.problem, Stopped)
-    assert "rewards.x-0: its service failed 5 times in a row" in str(service.problem)
+    assert "rewards.x-0: its server failed 5 times in a row" in str(service.problem)
     assert "life 4 ends with 1" in str(service.problem)
     assert len(supervised.lives()) == 5
     time.sleep(0.3)
@@ -113,11 +116,11 @@ def test_a_golden_sample_that_is_wrong_is_a_bad_configuration(supervised):
 
 
 def test_the_run_goes_on_while_one_replica_is_left(tmp_path):
-    settings = ["rewards.ocr.placement=managed", "rewards.ocr.replicas=2"]
-    services = RewardServices(RunDirectory(tmp_path), resolve("tiny/base", settings))
-    first, second = services._services["ocr"]
+    servers = RunServers(RunDirectory(tmp_path), resolve("tiny/base"))
+    first, second = SimpleNamespace(problem=None), SimpleNamespace(problem=None)
+    servers._servers = {"ocr": [first, second]}
     first.problem = Stopped("first is given up")
-    services.check()
+    servers.check()
     second.problem = Stopped("second too")
     with pytest.raises(Stopped, match="first is given up"):
-        services.check()
+        servers.check()

@@ -335,13 +335,13 @@ def test_placement_chooses_the_scorer_and_the_weight_is_the_trainers(url, monkey
         assert rewards.weights == {NAME: 3.0}
         assert rewards.preflight()[NAME]["scores"]
     managed = RewardsConfig.model_validate({NAME: {"placement": "managed"}})
-    with build(managed, {NAME: [url]}) as rewards:
+    with build(managed, {}, {NAME: [url]}) as rewards:
         assert rewards.preflight()[NAME]["scores"]
     with pytest.raises(ConfigError, match=r"placement.*train stage"):
         build(managed)
     monkeypatch.delenv("ATELIER_MANAGED_REWARD_TOKEN")
     with pytest.raises(ConfigError, match=r"placement.*train stage"):
-        build(managed, {NAME: [url]})
+        build(managed, {}, {NAME: [url]})
 
 
 def test_the_scorers_digest_is_of_what_it_scores_only():

@@ -5,7 +5,7 @@ import pytest
 from atelier.config.resolve import resolve
 from atelier.errors import ConfigError, PlanError, Stopped
 from atelier.stages import train
-from atelier.stages.reward_services import RewardServices
+from atelier.stages.servers.run_servers import RunServers
 from atelier.tracking.run_directory import RunDirectory
 
 ROOT = train.repository_root()
@@ -25,7 +25,7 @@ def supervise(tmp_path, monkeypatch, caplog):
         monkeypatch.setattr(train, "trainer_command", lambda run, config: command)
         config = resolve("tiny/base", [f"launch.max_restarts={max_restarts}"])
         run_directory = RunDirectory(tmp_path)
-        services = RewardServices(run_directory, config)  # none: the reward is in process
+        services = RunServers(run_directory, config)  # none: the reward is in process
         train._supervise(run_directory, config, services)
 
     run.lives = lambda: int(counter.read_text())

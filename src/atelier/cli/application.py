@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from atelier import __version__
-from atelier.cli import configuration, machine, platform, results, retention, rewards, runs
+from atelier.cli import configuration, judges, machine, platform, results, retention, rewards, runs
 
 
 @click.group(
@@ -20,6 +20,6 @@ def application() -> None:
     """
 
 
-for _module in (configuration, runs, results, retention, rewards, platform, machine):
+for _module in (configuration, runs, results, retention, rewards, judges, platform, machine):
     for _verb in _module.VERBS:
         application.add_command(_verb)

@@ -41,7 +41,7 @@ def serve(
     Runs use them with `rewards.NAME.placement=remote` and `rewards.NAME.urls`. They must show the
     token that ATELIER_REWARD_TOKEN holds here, if it is set; beyond loopback it has to be.
     """
-    from atelier.stages.reward_services import serve as serve_rewards
+    from atelier.stages.servers.shared import serve as serve_rewards
 
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     config = resolve(recipe, overrides, params_file)

@@ -45,6 +45,7 @@ def plan_table(plan: Plan, prompts: PromptsHere | None = None) -> str:
         ("passes, replay", f"{plan.replay_passes:,}", "most of them forward and backward"),
         ("passes, evaluation", f"{plan.evaluation_passes:,}", ""),
         *_memory_rows(plan),
+        *((f"runs on: {who}", where, remark) for who, where, remark in plan.placement),
     ]
     return "\n".join(_aligned(rows))
 

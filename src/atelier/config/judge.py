@@ -183,7 +183,7 @@ class JudgeConfig(Placed):
             yield "parameters", "must be JSON: NaN and infinity are not"
 
     def _server_conflicts(self) -> Iterator[tuple[str, str]]:
-        if self.vllm.sleep and not self.server.share_gpus:
+        if self.placement == "managed" and self.vllm.sleep and not self.server.share_gpus:
             yield "vllm.sleep", "is for a judge that shares the trainer's GPUs (server.share_gpus)"
         if self.placement == "managed" and self.token_env is not None:
             yield "token_env", "is for placement: remote; a managed judge's token is the run's own"

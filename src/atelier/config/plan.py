@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from atelier.config.known_models import known_facts
 from atelier.config.memory import Memory, estimate, trained_actions
 from atelier.config.model_facts import ModelFacts, read_model_facts
+from atelier.config.placement import placement_rows
 from atelier.config.rejections import model_rejections, rejections, rewards_in_use
 from atelier.config.schema import RunConfig
 from atelier.config.space import space_warnings
@@ -49,6 +50,7 @@ class Plan:
     replay_passes: int  # the same with gradient
     evaluation_passes: int
     memory: Memory | None  # a rank; None when the model is not on this machine, nor known
+    placement: tuple[tuple[str, str, str], ...]  # who computes where, and a remark
     model_is_here: bool  # or the memory is that of the published model
     warnings: tuple[str, ...]
 
@@ -110,6 +112,7 @@ def _derive(config: RunConfig, ranks: int, facts: ModelFacts | None, here: bool)
         * evaluation.num_inference_steps
         * (2 if evaluation.guidance_scale > 1 else 1),
         memory=estimate(config, facts, images_per_step // ranks, actions, ranks) if facts else None,
+        placement=tuple(placement_rows(config)),
         model_is_here=here,
         warnings=tuple(f"{field}: {text}" for field, text in _warnings(config, ranks, facts)),
     )

@@ -12,9 +12,10 @@ from atelier.config.divisors import nearest_divisors, nearest_multiples
 from atelier.config.log_probs import log_prob_name
 from atelier.config.model_facts import ModelFacts
 from atelier.config.paths import from_root, is_file
+from atelier.config.placement import placement_conflicts
 from atelier.config.policy_rules import policy_rejections
 from atelier.config.prompt_files import FOLDER_FILES, can_be_had, prompt_files
-from atelier.config.rewards import RewardsConfig
+from atelier.config.rewards import JudgedSection, RewardsConfig
 from atelier.config.schema import RolloutConfig, RunConfig, WindowConfig
 from atelier.config.whole_groups import comparing_rewards, images_together
 
@@ -49,6 +50,8 @@ def rejections(config: RunConfig, ranks: int) -> Rejections:
     yield from algorithm_rejections(config)
     yield from _sampling_rejections(config, ranks)
     yield from _reward_rejections(config)
+    yield from placement_conflicts(config)
+    yield from _judge_rejections(config)
     yield from _data_rejections(config)
     updates = config.train.steps * config.train.updates_per_step * config.train.inner_epochs
     if config.train.ema.enabled and config.train.ema.every > updates:
@@ -251,6 +254,30 @@ def _named_functions(rewards: RewardsConfig) -> Iterator[tuple[str, str]]:
         yield f"rewards.custom.{name}.function", section.function
     if rewards.geneval is not None:
         yield "rewards.geneval.detector", rewards.geneval.detector
+
+
+def _judge_rejections(config: RunConfig) -> Rejections:
+    for name, judge in config.judges.items():
+        if judge.placement == "remote" or judge.server.command is not None:
+            continue
+        folder = from_root(judge.model)
+        if not folder.is_dir() and not _HUB_ID.fullmatch(judge.model):
+            yield f"judges.{name}.model", f"{judge.model} is neither a directory nor a hub id"
+        if judge.vllm.sleep and config.train.one_step_off:
+            yield (
+                f"judges.{name}.vllm.sleep",
+                "scores are made while weights are updated with train.one_step_off, so it can "
+                "never sleep",
+            )
+    for path, section in config.rewards.by_path().items():
+        if not isinstance(section, JudgedSection) or section.placement == "in_process":
+            continue
+        if section.judge in config.judges and config.judges[section.judge].vllm.sleep:
+            yield (
+                f"{path}.placement",
+                f"the trainer sends {section.judge} to sleep, so it must be the one who asks: "
+                "use in_process",
+            )
 
 
 def _data_rejections(config: RunConfig) -> Rejections:

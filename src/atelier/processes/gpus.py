@@ -59,8 +59,9 @@ def claim_gpus(count: int, folder: Path | None = None) -> list[str]:
         return gpus
     if count > len(gpus):
         raise PlanError(
-            f"launch.processes: {count} ranks want a GPU each, and {len(gpus)} are visible; "
-            "lower launch.processes or set launch.device=cpu"
+            f"launch.processes: {count} GPUs are wanted, one a rank and those of managed servers "
+            f"(server.gpus), and {len(gpus)} are visible; lower launch.processes, let servers "
+            "share (server.share_gpus) or set launch.device=cpu"
         )
     folder = folder or repository_root() / ".atelier" / "gpus"
     folder.mkdir(parents=True, exist_ok=True)

@@ -128,3 +128,12 @@ class Closeable(Protocol):
     def close(self) -> None:
         """Give it back; a `score` under way ends soon."""
         ...
+
+
+@runtime_checkable
+class Resting(Protocol):
+    """A scorer whose server may give back what it holds between the steps."""
+
+    def rest(self, is_main: bool) -> None:
+        """Every rank has its scores, and asks for none until the next step."""
+        ...

@@ -45,6 +45,9 @@ class JudgedScorer(ABC):
     @abstractmethod
     def golden(self) -> tuple[ScoreBatch, Sequence[float], float]: ...
 
+    def rest(self, is_main: bool) -> None:
+        self.judge.rest(is_main)
+
     def close(self) -> None:
         self.judge.close()
 

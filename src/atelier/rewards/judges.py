@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from atelier.config.judge import JudgeConfig
 from atelier.judge.questions import Answer, Question
+from atelier.judge.sleep import Sleeper
 
 
 class Judge(Protocol):
@@ -39,18 +41,51 @@ class SharedJudge:
         self.config = config
         self._key = key
         self._opening = threading.Lock()
+        self._waking = threading.Lock()
+        self._sleeper: Sleeper | None = None
+        self._asleep = False
         self._judge: Judge | None = None
         self._closed = False
 
     def ask(self, questions: Sequence[Question]) -> list[Answer]:
         """As `Judge.ask`."""
-        return self._opened().ask(questions) if questions else []
+        if not questions:
+            return []
+        judge = self._opened()
+        if problem := self._wake():
+            return [Answer(missing=problem, retryable=True)] * len(questions)
+        return judge.ask(questions)
+
+    def rest(self, is_main: bool) -> None:
+        """No question comes until the next step: let it sleep, where it is configured to.
+
+        Args:
+            is_main: whether this rank sends it to sleep; the others only remember.
+        """
+        if self._judge is None or not self.config.vllm.sleep:
+            return
+        if is_main:
+            self._servers().sleep()
+        self._asleep = True
 
     def close(self) -> None:
         with self._opening:
             self._closed = True
             if self._judge is not None:
                 self._judge.close()
+
+    def _wake(self) -> str | None:
+        """Why it cannot be woken; None when it is awake."""
+        with self._waking:
+            problem = self._servers().wake(self.config.deadline) if self._asleep else None
+            self._asleep = self._asleep and problem is not None
+            return problem
+
+    def _servers(self) -> Sleeper:
+        if self._sleeper is None:
+            name = self.config.token_env
+            self._sleeper = Sleeper(self.config.urls, os.environ.get(name) if name else None)
+        return self._sleeper
 
     def _opened(self) -> Judge:
         with self._opening:

@@ -9,9 +9,8 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any
 
 from atelier.config.digest import scorer_digest
-from atelier.config.judge import JudgeConfig, VllmConfig
+from atelier.config.judge import JudgeConfig
 from atelier.config.rewards import CustomRewardConfig, JudgedSection, RewardsConfig, RewardSection
-from atelier.config.servers import ServerConfig
 from atelier.errors import ConfigError
 from atelier.rewards.base import Scorer
 from atelier.rewards.clip import ClipSimilarityScorer, PickScoreScorer
@@ -150,7 +149,7 @@ def reachable_judges(
 def at_urls(judge: JudgeConfig, urls: Sequence[str], token_env: str) -> JudgeConfig:
     """A managed judge as a remote one."""
     update = {"placement": "remote", "urls": list(urls), "replicas": 1, "token_env": token_env}
-    return judge.model_copy(update={**update, "server": ServerConfig(), "vllm": VllmConfig()})
+    return judge.model_copy(update=update)
 
 
 def _services(

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from atelier.errors import ConfigError
-from atelier.rewards.base import Closeable, Missing, ScoreBatch, Scorer, Scores
+from atelier.rewards.base import Closeable, Missing, Resting, ScoreBatch, Scorer, Scores
 from atelier.rewards.checks import checked, require_golden
 from atelier.rewards.mixes import mix_of, require_mixes, weight_for
 from atelier.rewards.score_table import NOT_ASKED, ScoreTable, spread, tabulate
@@ -163,6 +163,16 @@ class RewardSet:
                 "seconds": time.monotonic() - started,
             }
         return report
+
+    def rest(self, is_main: bool) -> None:
+        """Every rank has collected its scores: servers on the trainer's GPUs may sleep.
+
+        Args:
+            is_main: whether this is the rank that tells them.
+        """
+        for reward in self.rewards.values():
+            if isinstance(reward.scorer, Resting):
+                reward.scorer.rest(is_main)
 
     def close(self) -> None:
         """End the threads. One that hangs is a daemon and ends with the process."""

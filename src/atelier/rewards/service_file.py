@@ -1,4 +1,4 @@
-"""train/reward_services.json: which services the train stage has started, for the trainer.
+"""train/reward_services.json: which servers the train stage has started, for the trainer.
 
 No token stands in it: that is passed by environment.
 """
@@ -16,12 +16,13 @@ NAME = "reward_services.json"
 
 
 def write_services(folder: Path, services: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
-    """Reward name -> its replicas: url, pid, restarts, log, and what it scores with."""
+    """Reward, or `judges.` and a judge's name -> its replicas: url, pid, restarts, log, GPUs, and
+    what it computes with."""
     write_json(folder / NAME, {name: list(replicas) for name, replicas in services.items()})
 
 
-def read_urls(folder: Path) -> dict[str, list[str]]:
-    """Reward name -> URLs; empty where no service was started.
+def read_services(folder: Path) -> dict[str, list[dict[str, Any]]]:
+    """What `write_services` wrote; empty where no server was started.
 
     Raises:
         DataError: the file is not what `write_services` writes.
@@ -31,8 +32,13 @@ def read_urls(folder: Path) -> dict[str, list[str]]:
         return {}
     try:
         return {
-            name: [str(replica["url"]) for replica in replicas]
+            name: [{**replica, "url": str(replica["url"])} for replica in replicas]
             for name, replicas in read_json_object(path).items()
         }
     except (TypeError, KeyError) as error:
-        raise DataError(f"{path}: not a list of services with their url") from error
+        raise DataError(f"{path}: not a list of servers with their url") from error
+
+
+def read_urls(folder: Path) -> dict[str, list[str]]:
+    """The URLs alone, as `read_services`."""
+    return {name: [one["url"] for one in found] for name, found in read_services(folder).items()}

@@ -66,7 +66,7 @@ class YesNoScorer(JudgedScorer):
             group_ids=[0, 1],
             source_images=[circle] * 2 if self.config.show_source else None,
         )
-        return batch, [1.0, 0.0], 0.5
+        return batch, [1.0, 0.0], 0.45
 
     def _images(self, batch: ScoreBatch, index: int) -> list[Image.Image] | None:
         image = batch.images[index]

@@ -20,6 +20,7 @@ from typing import Any
 
 from atelier.config.digest import stage_digest
 from atelier.config.paths import repository_root, without_machine_paths
+from atelier.config.placement import gpus_wanted
 from atelier.config.resolve import load_stage_config
 from atelier.config.schema import RunConfig
 from atelier.disk import is_full, stopped_when_full
@@ -76,8 +77,9 @@ class Stage:
                 return dict(record["summary"])
             if self.folder.exists() and (record or {}).get("identity") != identity:
                 self._move_aside(record)
-            if self.name in COMPUTES and self.config.launch.device != "cpu":
-                claim_gpus(self.config.launch.processes)
+            if self.name in COMPUTES and gpus_wanted(self.config):
+                # Also what its servers will have: a process claims once.
+                claim_gpus(gpus_wanted(self.config))
             return self._work(work, identity)
 
     def is_done(self) -> bool:

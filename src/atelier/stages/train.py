@@ -26,8 +26,8 @@ from atelier.stages.baseline import local_model
 from atelier.stages.follower import EvaluationFollower
 from atelier.stages.frame import Stage, open_stage
 from atelier.stages.log_tail import LogTail
-from atelier.stages.reward_services import RewardServices
 from atelier.stages.run_file import shown_path
+from atelier.stages.servers.run_servers import RunServers
 from atelier.stages.system_samples import SystemSamples
 from atelier.tracking.run_directory import RunDirectory
 
@@ -80,8 +80,8 @@ def _inputs(run: RunDirectory, config: RunConfig) -> list[Path]:
 def _work(stage: Stage) -> dict[str, Any]:
     run, config = stage.run, stage.config
     mirroring.follow(run)
-    with RewardServices(run, config) as services, EvaluationFollower(run, config) as follower:
-        _supervise(run, config, services)
+    with RunServers(run, config) as servers, EvaluationFollower(run, config) as follower:
+        _supervise(run, config, servers)
         follower.finish()
     steps = metric_records(run)
     if not steps:  # a trainer that is done has written them
@@ -97,12 +97,12 @@ def _work(stage: Stage) -> dict[str, Any]:
     }
 
 
-def _supervise(run: RunDirectory, config: RunConfig, services: RewardServices) -> None:
+def _supervise(run: RunDirectory, config: RunConfig, servers: RunServers) -> None:
     """One trainer after another until one is done; each goes on from the last checkpoint."""
     restarts = 0
     while True:
         tail = LogTail(run.train / "trainer.log")
-        code = _one_life(run, config, services, tail)
+        code = _one_life(run, config, servers, tail)
         if code == DONE:
             return
         message = tail.last_error()
@@ -135,13 +135,13 @@ def _unsaid(run: RunDirectory) -> str:
     return f"the trainer stopped itself; {run.root.name}/train/trainer.log may say why"
 
 
-def _one_life(run: RunDirectory, config: RunConfig, services: RewardServices, tail: LogTail) -> int:
+def _one_life(run: RunDirectory, config: RunConfig, servers: RunServers, tail: LogTail) -> int:
     """Run one trainer to its end and return its exit code, showing its log meanwhile."""
     with (
         SupervisedProcess(
             [sys.executable, "-m", *trainer_command(run, config)],
             run.train / "trainer.log",
-            {**trainer_environment(config), **services.environment},
+            {**trainer_environment(config), **servers.environment},
             repository_root(),
             record=run.processes / "trainer.json",
         ) as process,
@@ -149,7 +149,7 @@ def _one_life(run: RunDirectory, config: RunConfig, services: RewardServices, ta
     ):
         while (code := process.poll()) is None:
             tail.show()
-            services.check()
+            servers.check()
             time.sleep(POLL_SECONDS)
     tail.show()
     return code

@@ -106,6 +106,7 @@ class Collector:
             flight.metrics["resample/groups"] = flight.metrics.get("resample/groups", 0) + len(flat)
             again = self._roll_out_again(flight, flat, round, watch)
             scores = scores.replaced_by(self._scores(flight, again, watch))
+        self.rewards.rest(self.world.is_main)  # gathered: no rank waits for a score any more
         self._require(flight.step, scores)
         return Experience(
             flight.step, flight.updates_before, flight.rollouts, scores, flight.metrics

@@ -1,7 +1,8 @@
 """Training of the embedded judge: the answer to a question about a picture, cross-entropy.
 
 Half of the pictures go through the embedded autoencoder with noise on the latents, so that the
-judge has seen pictures as soft as those it will judge.
+judge has seen pictures as soft as those it will judge. A few are no picture at all, and what is
+asked of them is answered no: an untrained generator draws such.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import Qwen2_5_VLForConditionalGeneration, Qwen2Tokenizer
 
-from atelier.data.questions import Question
+from atelier.data.questions import NO, Question
 from atelier.judge_models.tiny.examples import Examples, make_examples
 from atelier.judge_models.tiny.model import (
     END,
@@ -43,6 +44,8 @@ KIND_WEIGHTS = {
     **{"colour": 1, "shape": 1, "count": 1, "position": 1, "word": 2, "caption": 3},
     **{"read": 5, "describe": 5},
 }
+NO_PICTURE = 0.1  # of the questions whose answer is no
+COARSENESS = (64, 32, 16, 8, 4, 2)  # cells a side of what is no picture
 UNASKED = -100  # no loss where nothing is answered
 
 
@@ -124,6 +127,7 @@ def _descend(
     draws = _Draws(examples, options.seed)
     ids, labels = tokens.ids.to(device), _labels(tokens).to(device)
     image_of = torch.from_numpy(examples.image_of).to(device)
+    denied = torch.tensor([one.answer == NO for one in examples.questions], device=device)
     optimizer = torch.optim.AdamW(
         model.parameters(), betas=(0.9, 0.98), weight_decay=options.weight_decay
     )
@@ -135,7 +139,7 @@ def _descend(
         for group in optimizer.param_groups:
             group["lr"] = options.learning_rate * _schedule(step, done)
         chosen = torch.from_numpy(draws.next(options.batch)).to(device)
-        images = softened.of(image_of[chosen])
+        images = softened.of(image_of[chosen], denied[chosen])
         loss, right = compute(model, images, ids[chosen], labels[chosen], tokens.image)
         optimizer.zero_grad()
         loss.backward()
@@ -207,13 +211,34 @@ class _Softened:
         self._sharp = torch.from_numpy(examples.images).to(device)
         self._soft = _decoded(self._sharp, options)
 
-    def of(self, numbers: Tensor) -> Tensor:
-        """uint8 [N, 64, 64, 3]; drawn anew at every call."""
+    def of(self, numbers: Tensor, denied: Tensor) -> Tensor:
+        """uint8 [N, 64, 64, 3]; drawn anew at every call.
+
+        Args:
+            numbers: of the pictures.
+            denied: bool [N]: the answer is no, and stays so where no picture is shown.
+        """
         soft = torch.rand(len(numbers), 1, 1, 1, device=self.device) < 0.5
         images = torch.where(soft, self._soft[numbers], self._sharp[numbers]).float()
         noise = self._options.pixel_noise * torch.rand(len(images), 1, 1, 1, device=self.device)
         images = images + noise * torch.randn_like(images)
+        places = (denied & (torch.rand(len(images), device=self.device) < NO_PICTURE)).nonzero()[
+            :, 0
+        ]
+        images[places] = _no_pictures(len(places), images)
         return images.round().clamp(0, 255).to(torch.uint8)
+
+
+def _no_pictures(count: int, like: Tensor) -> Tensor:
+    """Noise of any coarseness and strength around any colour; float [count, 64, 64, 3]."""
+    side = like.shape[1]
+    drawn = torch.empty(count, side, side, 3, device=like.device)
+    for part, cells in zip(drawn.chunk(len(COARSENESS)), COARSENESS, strict=False):
+        noise = torch.randn(len(part), 3, cells, cells, device=like.device)
+        mode = "bilinear" if cells < side else "nearest"
+        part.copy_(functional.interpolate(noise, size=side, mode=mode).permute(0, 2, 3, 1))
+    colour = 255 * torch.rand(count, 1, 1, 3, device=like.device)
+    return colour + 100 * torch.rand(count, 1, 1, 1, device=like.device) * drawn
 
 
 @torch.no_grad()

@@ -1,4 +1,4 @@
-"""One service under supervision: started, waited for, restarted on its port, given up at last.
+"""One server under supervision: started, waited for, restarted on its port, given up at last.
 
 A thread of its own owns the process, so any number come up, recover and stop side by side.
 """
@@ -14,20 +14,19 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from pydantic import ValidationError
 
 from atelier.config.paths import repository_root
 from atelier.errors import AtelierError, ConfigError, Stopped
 from atelier.processes.records import read_record
 from atelier.processes.supervised import SupervisedProcess
-from atelier.rewards.service.protocol import Readiness, VersionAnswer
 from atelier.stages.log_tail import LogTail
+from atelier.stages.servers.kinds import NO_ANSWER, ServerKind
 
 logger = logging.getLogger(__name__)
 
 STARTING_POLL_SECONDS, READY_POLL_SECONDS, PROCESS_POLL_SECONDS = 0.2, 2.0, 0.1
 ANSWER_SECONDS = 5.0
-UNREADY_SECONDS = 30.0  # without an answer, after which a service that was ready is restarted
+UNREADY_SECONDS = 30.0  # without an answer, after which a server that was ready is restarted
 STEADY_SECONDS = 60.0  # of being ready, after which failures are forgotten
 MOST_FAILURES = 5  # in a row, after which it is not started again
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 10.0
@@ -36,11 +35,12 @@ _CONFIG_ERROR = 2
 
 
 @dataclass(frozen=True)
-class ServiceSpec:
+class ServerSpec:
     """What is started.
 
     Attributes:
         label: name in messages, such as `rewards.ocr-0`.
+        kind: makes what asks one life of it.
         command: port (0: any free one) -> program and arguments; it writes its port to port_file.
         record: where the guard says what runs.
         environment: whole environment of the process.
@@ -49,6 +49,7 @@ class ServiceSpec:
     """
 
     label: str
+    kind: Callable[[], ServerKind]
     command: Callable[[int], Sequence[str]]
     log: Path
     record: Path
@@ -60,8 +61,8 @@ class ServiceSpec:
     port: int = 0
 
 
-class ManagedService:
-    """A service that is kept running from `start` to `stop`.
+class ManagedServer:
+    """A server that is kept running from `start` to `stop`.
 
     Attributes:
         problem: why it is not started any more: ConfigError, or Stopped after too many failures.
@@ -69,13 +70,15 @@ class ManagedService:
         says: what it is doing, for people who wait.
     """
 
-    def __init__(self, spec: ServiceSpec, on_change: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, spec: ServerSpec, on_change: Callable[[], None] = lambda: None) -> None:
         self.spec = spec
         self.problem: AtelierError | None = None
         self.restarts = 0
         self.says = "starting"
         self._port = spec.port
         self._ready_since: float | None = None
+        self._was_ready = False
+        self._kind = spec.kind()
         self._on_change = on_change
         self._tail = LogTail(spec.log)  # of the life that runs
         self._stopping = threading.Event()
@@ -97,24 +100,22 @@ class ManagedService:
 
     @property
     def pid(self) -> int | None:
-        """Of the service itself, as its guard recorded it."""
+        """Of the server itself, as its guard recorded it."""
         record = read_record(self.spec.record)
         return None if record is None else int(record["command"]["pid"])
 
-    def identities(self) -> dict[str, Any]:
-        """Reward name -> what scores it, as the service says; empty while it does not answer."""
+    def identities(self) -> Mapping[str, Mapping[str, Any]]:
+        """Name -> what computes, as the server says; empty while it does not answer."""
         try:
-            answer = self._client.get(f"{self._local_url()}/version")
-            version = VersionAnswer.model_validate_json(answer.content)
-        except (httpx.HTTPError, ValidationError):
+            return self._kind.identities(self._client, self._local_url())
+        except NO_ANSWER:
             return {}
-        return {name: one.model_dump() for name, one in version.rewards.items()}
 
     def start(self) -> None:
         self._thread.start()
 
     def begin_stop(self) -> None:
-        """Ask the thread to drain and stop the service; `stop` waits for it."""
+        """Ask the thread to drain and stop the server; `stop` waits for it."""
         self._stopping.set()
 
     def stop(self) -> None:
@@ -146,7 +147,7 @@ class ManagedService:
             words = self._tail.last_error().text
             if failures == MOST_FAILURES:
                 self.problem = Stopped(
-                    f"{self.spec.label}: its service failed {failures} times in a row and is not "
+                    f"{self.spec.label}: its server failed {failures} times in a row and is not "
                     f"started again: {why}. Last words: {words}. All of its output: "
                     f"{self.spec.log}. Mend it and resume the run"
                 )
@@ -160,6 +161,8 @@ class ManagedService:
             if self._stopping.wait(pause):
                 return
             self.restarts += 1
+            if not self._was_ready:  # nobody knows its port yet, and it may be another's
+                self._port = self.spec.port
 
     def _one_life(self) -> str:
         """Run the process once. Returns why it is over.
@@ -169,6 +172,7 @@ class ManagedService:
         """
         spec = self.spec
         spec.port_file.unlink(missing_ok=True)
+        self._kind = spec.kind()
         self._tail = LogTail(spec.log)
         with SupervisedProcess(
             spec.command(self._port),
@@ -208,7 +212,7 @@ class ManagedService:
     def _note_ready(self, now: float) -> None:
         self.says = "ready"
         if self._ready_since is None:
-            self._ready_since = now
+            self._ready_since, self._was_ready = now, True
             self._on_change()
             logger.info("%s: ready at %s", self.spec.label, self.url)
 
@@ -221,17 +225,13 @@ class ManagedService:
         if not self._port_known():
             return False
         try:
-            answer = self._client.get(f"{self._local_url()}/readyz")
-            readiness = Readiness.model_validate_json(answer.content)
-        except (httpx.HTTPError, ValidationError) as error:
+            waiting = self._kind.not_ready(self._client, self._local_url())
+        except NO_ANSWER as error:
             self.says = f"no answer from {self.url}: {type(error).__name__}"
             return False
-        for name, reward in readiness.rewards.items():
-            if reward.state == "failed":
-                raise ConfigError(reward.reason or f"rewards.{name}: the service failed")
-            if reward.state == "loading":
-                self.says = f"{name} is loading" + (f": {reward.reason}" if reward.reason else "")
-        return readiness.ready
+        if waiting is not None:
+            self.says = waiting
+        return waiting is None
 
     def _port_known(self) -> bool:
         if self._port == 0 and self.spec.port_file.exists():
@@ -239,17 +239,13 @@ class ManagedService:
         return self._port != 0
 
     def _local_url(self) -> str:
-        """Where this machine reaches it: a service on all addresses is on loopback too."""
+        """Where this machine reaches it: a server on all addresses is on loopback too."""
         anywhere = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}
         host = anywhere.get(self.spec.host)
         return self.url if host is None else f"http://{host}:{self._port}"
 
     def _drain(self) -> None:
         try:
-            self._client.post(
-                f"{self._local_url()}/drain",
-                params={"timeout": DRAIN_SECONDS},
-                timeout=DRAIN_SECONDS + 1,
-            )
-        except httpx.HTTPError as error:
+            self._kind.drain(self._client, self._local_url(), DRAIN_SECONDS)
+        except NO_ANSWER as error:
             logger.warning("%s: not drained: %s", self.spec.label, type(error).__name__)

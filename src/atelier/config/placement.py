@@ -1,0 +1,114 @@
+"""Which GPUs the trainer's ranks and the managed servers compute on.
+
+The trainer has the first ones, one a rank. Servers with GPUs of their own come behind it, in the
+order of the configuration; those that share compute on the trainer's first ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from atelier.config.judge import JudgeConfig
+from atelier.config.schema import RunConfig
+from atelier.config.servers import Placed
+
+
+@dataclass(frozen=True)
+class Placements:
+    """GPUs by name: of the ranks, one each, and of every server by its label."""
+
+    trainer: tuple[str, ...]
+    servers: Mapping[str, tuple[str, ...]]
+
+
+def managed_servers(config: RunConfig) -> Iterator[tuple[str, Placed]]:
+    """Label, such as `judges.scene-0`, and section of every server the run starts; judges first,
+    for rewards ask them."""
+    sections: dict[str, Placed] = {
+        **{f"judges.{name}": judge for name, judge in config.judges.items()},
+        **{f"rewards.{name}": one for name, one in config.rewards.sections().items()},
+    }
+    for label, section in sections.items():
+        if section.placement == "managed":
+            for index in range(section.replicas):
+                yield f"{label}-{index}", section
+
+
+def gpus_wanted(config: RunConfig) -> int:
+    """How many GPUs a run computes on: its ranks', unless they are on the CPU, and its servers'."""
+    ranks = config.launch.processes if config.launch.device != "cpu" else 0
+    return ranks + sum(section.server.gpus for _, section in managed_servers(config))
+
+
+def place(config: RunConfig, gpus: Sequence[str]) -> Placements:
+    """Deal out `gpus`: `gpus_wanted` of them, or none on a machine without."""
+    ranks = config.launch.processes if config.launch.device != "cpu" else 0
+    trainer, left = tuple(gpus[:ranks]), list(gpus[ranks:])
+    servers: dict[str, tuple[str, ...]] = {}
+    for label, section in managed_servers(config):
+        if section.server.share_gpus:
+            servers[label] = trainer[: _ranks_of(section)]
+        else:
+            servers[label] = tuple(left[: section.server.gpus])
+            del left[: section.server.gpus]
+    return Placements(trainer, servers)
+
+
+def placement_rows(config: RunConfig) -> list[tuple[str, str, str]]:
+    """What computes where, for people: (who, GPUs, remark)."""
+    total = gpus_wanted(config)
+    placed = place(config, [str(index) for index in range(total)])
+    ranks = config.launch.processes
+    remark = f"{ranks} rank{'s' * (ranks > 1)}"
+    if config.launch.device == "auto":
+        remark += "; on the CPU of a machine without GPUs"
+    rows = [("trainer", _named(placed.trainer), remark)]
+    for label, section in managed_servers(config):
+        rows.append((label, _named(placed.servers[label]), _remark(section)))
+    return rows
+
+
+def placement_conflicts(config: RunConfig) -> Iterator[tuple[str, str]]:
+    """Key and problem of what cannot be placed so."""
+    shared = 0.0
+    for label, section in managed_servers(config):
+        key = label.rpartition("-")[0]
+        if not section.server.share_gpus:
+            continue
+        if config.launch.device == "cpu":
+            yield f"{key}.server.share_gpus", "shares the trainer's, and launch.device is cpu"
+        if _ranks_of(section) > config.launch.processes:
+            yield (
+                f"{key}.vllm.tensor_parallel",
+                f"x data_parallel takes {_ranks_of(section)} GPUs, and the trainer has "
+                f"{config.launch.processes} to share (launch.processes)",
+            )
+        if isinstance(section, JudgeConfig):
+            shared += section.vllm.gpu_memory_share
+            if shared > 1:
+                yield (
+                    f"{key}.vllm.gpu_memory_share",
+                    f"judges that share the trainer's GPUs would take {shared:.0%} of one",
+                )
+
+
+def _ranks_of(section: Placed) -> int:
+    if isinstance(section, JudgeConfig):
+        return section.vllm.tensor_parallel * section.vllm.data_parallel
+    return 1
+
+
+def _named(gpus: Sequence[str]) -> str:
+    return f"GPU {', '.join(gpus)}" if gpus else "CPU"
+
+
+def _remark(section: Placed) -> str:
+    if not isinstance(section, JudgeConfig):
+        return "shares the trainer's" if section.server.share_gpus else ""
+    words = [section.model]
+    if section.server.share_gpus:
+        words.append(f"shares the trainer's, {section.vllm.gpu_memory_share:.0%} of their memory")
+    if section.vllm.sleep:
+        words.append("sleeps while weights are updated")
+    return ", ".join(words)

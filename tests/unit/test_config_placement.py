@@ -1,0 +1,133 @@
+"""Which GPUs ranks and managed servers get, and what cannot be placed."""
+
+import pytest
+
+from atelier.config.placement import (
+    Placements,
+    gpus_wanted,
+    managed_servers,
+    place,
+    placement_rows,
+)
+from atelier.config.plan import plan
+from atelier.config.resolve import resolve
+from atelier.errors import ConfigError, PlanError
+
+JUDGE = "judges.scene.model=assets/tiny-judge"
+
+
+def config(*overrides):
+    return resolve("tiny/flow-grpo-fast", [*overrides])
+
+
+def test_the_trainer_comes_first_and_servers_behind_it_in_order():
+    found = config(
+        "launch.processes=2",
+        JUDGE,
+        "judges.scene.server.gpus=2",
+        "judges.scene.vllm.tensor_parallel=2",
+        "rewards.ocr.placement=managed",
+        "rewards.ocr.replicas=2",
+        "rewards.ocr.server.gpus=1",
+    )
+    assert gpus_wanted(found) == 6
+    assert place(found, list("abcdef")) == Placements(
+        ("a", "b"),
+        {"judges.scene-0": ("c", "d"), "rewards.ocr-0": ("e",), "rewards.ocr-1": ("f",)},
+    )
+
+
+def test_a_judge_may_share_the_trainers():
+    found = config("launch.processes=2", JUDGE, "judges.scene.server.share_gpus=true")
+    assert gpus_wanted(found) == 2
+    assert place(found, ["a", "b"]).servers == {"judges.scene-0": ("a",)}
+
+
+def test_without_gpus_everything_is_on_the_cpu():
+    found = config(JUDGE, "rewards.ocr.placement=managed")
+    placed = place(found, [])
+    assert placed.trainer == ()
+    assert set(placed.servers.values()) == {()}
+
+
+def test_a_trainer_on_the_cpu_wants_none_and_its_judge_may():
+    found = config("launch.device=cpu", JUDGE, "judges.scene.server.gpus=1")
+    assert gpus_wanted(found) == 1
+    assert place(found, ["a"]) == Placements((), {"judges.scene-0": ("a",)})
+
+
+def test_only_managed_ones_are_started():
+    found = config("judges.scene.placement=in_process", JUDGE, "rewards.ocr.placement=managed")
+    assert [label for label, _ in managed_servers(found)] == ["rewards.ocr-0"]
+
+
+def test_the_plan_says_who_computes_where():
+    found = config(
+        "launch.processes=1",
+        JUDGE,
+        "judges.scene.server.share_gpus=true",
+        "judges.scene.vllm.gpu_memory_share=0.4",
+        "judges.scene.vllm.sleep=true",
+    )
+    rows = placement_rows(found)
+    assert [row[:2] for row in rows] == [("trainer", "GPU 0"), ("judges.scene-0", "GPU 0")]
+    assert "40% of their memory, sleeps while weights are updated" in rows[1][2]
+    assert plan(found).placement == tuple(rows)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["launch.device=cpu", "judges.scene.server.share_gpus=true"], "server.share_gpus"),
+        (
+            [
+                "launch.processes=1",
+                "judges.scene.server.share_gpus=true",
+                "judges.scene.vllm.tensor_parallel=2",
+            ],
+            "judges.scene.vllm.tensor_parallel",
+        ),
+        (
+            [
+                "judges.scene.server.share_gpus=true",
+                "judges.b={model: assets/tiny-judge, server: {share_gpus: true}}",
+            ],
+            "180%",
+        ),
+        (["judges.scene.model=assets/no-judge/at/all"], "neither a directory nor a hub id"),
+        (
+            [
+                "judges.scene.server.share_gpus=true",
+                "judges.scene.vllm.sleep=true",
+                "train.one_step_off=true",
+            ],
+            "judges.scene.vllm.sleep",
+        ),
+        (
+            [
+                "judges.scene.server.share_gpus=true",
+                "judges.scene.vllm.sleep=true",
+                "rewards.yes_no={judge: scene, placement: managed}",
+            ],
+            "rewards.yes_no.placement",
+        ),
+    ],
+)
+def test_what_cannot_be_placed_is_refused_by_its_key(overrides, words):
+    with pytest.raises(PlanError, match=words):
+        plan(config(JUDGE, *overrides))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["rewards.yes_no.judge=nobody"], "'nobody' is not one of judges .declared: scene"),
+        (["judges.scene.modle=x"], "judges.scene.modle: unknown key; did you mean judges.scene.mo"),
+        (["judges.Scene.model=x"], "judges.Scene"),
+        (["rewards.custom.ocr.function=a:b"], "rewards.custom.ocr: there is a reward of that name"),
+        (["judges.scene.vllm.sleep=true"], "judges.scene.vllm.sleep: is for a judge that shares"),
+    ],
+)
+def test_a_mistake_is_named_by_its_key(overrides, words):
+    with pytest.raises(ConfigError, match=words):
+        config(JUDGE, *overrides)
