@@ -11,7 +11,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +19,8 @@ from typing import Any
 from atelier.errors import ConfigError
 from atelier.rewards.base import Closeable, Missing, Resting, ScoreBatch, Scorer, Scores
 from atelier.rewards.checks import checked, require_golden
-from atelier.rewards.score_table import ScoreTable, tabulate
+from atelier.rewards.mixes import mix_of, require_mixes, weight_for
+from atelier.rewards.score_table import NOT_ASKED, ScoreTable, spread, tabulate
 from atelier.rewards.threads import ScoringThreads
 
 logger = logging.getLogger(__name__)
@@ -35,11 +36,26 @@ class Reward:
 
 
 @dataclass(frozen=True)
+class Asked:
+    """What one reward is asked about a batch.
+
+    Attributes:
+        places: of the images that it scores; the others' data sets do not name it.
+        weights: of each image in the batch; 0 where it is not asked.
+        future: its scores at `places`; None where there are none to make.
+    """
+
+    places: Sequence[int]
+    weights: Sequence[float]
+    future: Future[Scores] | None
+
+
+@dataclass(frozen=True)
 class Submission:
-    """A batch on its way: one future a reward."""
+    """A batch on its way."""
 
     batch: ScoreBatch
-    futures: dict[str, Future[Scores]]
+    asked: dict[str, Asked]
 
 
 class RewardSet:
@@ -48,13 +64,21 @@ class RewardSet:
     Args:
         rewards: with distinct scorer names.
         deadline_seconds: how long `collect` and `preflight` wait unless told otherwise; may be inf.
+        by_dataset: whether the mixes in the images' metadata count (mixes.py), or every reward
+            scores every image.
 
     Raises:
         ConfigError: no reward, all weights 0, or a weight that is not finite.
     """
 
-    def __init__(self, rewards: Sequence[Reward], deadline_seconds: float = 600.0) -> None:
+    def __init__(
+        self,
+        rewards: Sequence[Reward],
+        deadline_seconds: float = 600.0,
+        by_dataset: bool = False,
+    ) -> None:
         self.rewards = {reward.scorer.name: reward for reward in rewards}
+        self._by_dataset = by_dataset
         self.deadline_seconds = deadline_seconds
         if len(self.rewards) < len(rewards):
             raise ConfigError("rewards: two rewards have the same name")
@@ -71,8 +95,19 @@ class RewardSet:
         return {name: reward.weight for name, reward in self.rewards.items()}
 
     def submit(self, batch: ScoreBatch) -> Submission:
-        """Start scoring and return at once. A scorer sees exactly this batch."""
-        return Submission(batch, {name: self._start(name, batch) for name in self.rewards})
+        """Start scoring and return at once. A scorer sees this batch, or those images of it whose
+        data sets name it."""
+        mixes = [mix_of(one, self.rewards) if self._by_dataset else None for one in batch.metadata]
+        return Submission(batch, {name: self._ask(name, batch, mixes) for name in self.rewards})
+
+    def require_mixes(self, metadata: Iterable[Mapping[str, Any]]) -> None:
+        """The mixes of the prompts that will be scored are of these rewards.
+
+        Raises:
+            ConfigError: one names a reward that is not set, or none that counts.
+        """
+        if self._by_dataset:
+            require_mixes(metadata, self.rewards)
 
     def collect(
         self, submissions: Sequence[Submission], deadline_seconds: float | None = None
@@ -88,11 +123,15 @@ class RewardSet:
         )
         scores = {
             name: [
-                self._wait(name, item.futures[name], len(item.batch), end) for item in submissions
+                self._answered(name, item.asked[name], len(item.batch), end) for item in submissions
             ]
             for name in self.rewards
         }
-        return tabulate(scores, self.weights)
+        weights = {
+            name: [one for item in submissions for one in item.asked[name].weights]
+            for name in self.rewards
+        }
+        return tabulate(scores, weights)
 
     def preflight(self) -> dict[str, dict[str, Any]]:
         """Score every reward's golden sample before anything depends on it.
@@ -152,6 +191,25 @@ class RewardSet:
     def _start(self, name: str, batch: ScoreBatch) -> Future[Scores]:
         scorer = self.rewards[name].scorer
         return self._threads[name].submit(lambda: scorer.score(batch))
+
+    def _ask(
+        self, name: str, batch: ScoreBatch, mixes: Sequence[Mapping[str, float] | None]
+    ) -> Asked:
+        weights = [weight_for(name, self.rewards[name].weight, mix) for mix in mixes]
+        places = [place for place, weight in enumerate(weights) if weight is not None]
+        future = None
+        if len(places) == len(batch):
+            future = self._start(name, batch)
+        elif places:
+            future = self._start(name, batch.at(places))
+        return Asked(places, [weight or 0.0 for weight in weights], future)
+
+    def _answered(self, name: str, asked: Asked, count: int, end: float) -> Scores:
+        """The scores of a whole batch: where the reward was not asked, NOT_ASKED."""
+        if asked.future is None:
+            return Scores(name, [NOT_ASKED] * count)
+        scores = self._wait(name, asked.future, len(asked.places), end)
+        return scores if len(asked.places) == count else spread(scores, asked.places, count)
 
     def _wait(self, name: str, future: Future[Scores], count: int, end: float) -> Scores:
         """The scores of one batch, checked; all missing, with the reason, if there are none."""

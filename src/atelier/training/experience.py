@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import Tensor
 
 from atelier.algorithms.advantages import flat_groups
 from atelier.config.schema import RunConfig
+from atelier.config.whole_groups import images_together
 from atelier.data.prompts import Prompt
 from atelier.errors import Stopped
 from atelier.policies.base import Policy, Rollout
@@ -32,13 +33,17 @@ Updates = list[list[Rollout]]
 
 @dataclass
 class InFlight:
-    """Rolled out and sent to be scored, by the weights that `updates_before` updates had made."""
+    """Rolled out and sent to be scored, by the weights that `updates_before` updates had made.
+
+    `unsent`: images that wait for the others of their group.
+    """
 
     step: int
     updates_before: int
     rollouts: Updates
     submissions: list[Submission]
     metrics: dict[str, float]
+    unsent: list[ScoreBatch] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -81,7 +86,10 @@ class Collector:
 
     def _roll_out(self, batch: MicroBatch, flight: InFlight) -> Rollout:
         rollout = self.policy.rollout(self.policy.module, batch)
-        flight.submissions.append(self.rewards.submit(score_batch(rollout)))
+        flight.unsent.append(score_batch(rollout))
+        if sum(map(len, flight.unsent)) == images_together(self.config):
+            flight.submissions.append(self.rewards.submit(ScoreBatch.joined(flight.unsent)))
+            flight.unsent = []
         return rollout
 
     def collect(self, flight: InFlight, watch: Stopwatch) -> Experience:

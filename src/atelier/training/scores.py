@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -13,10 +13,16 @@ from atelier.policies.base import Sample
 from atelier.rewards.reward_set import ScoreTable
 from atelier.training.distributed import World
 
+VALUE, WEIGHT = "value/", "weight/"  # before the name of a reward, among other tensors
+
 
 @dataclass(frozen=True)
 class StepScores:
-    """One entry a sample, by sample index [N]: total [N] (NaN where not valid)."""
+    """One entry a sample, by sample index [N]: total [N] (NaN where not valid).
+
+    `values` and `weights` are by reward; a value is NaN where it is missing or not asked for, and
+    the weight 0 where the sample's data set does not name the reward.
+    """
 
     index: Tensor
     total: Tensor
@@ -24,6 +30,7 @@ class StepScores:
     group_ids: Tensor
     values: dict[str, Tensor]
     first_reason: str | None
+    weights: dict[str, Tensor] = field(default_factory=dict)
 
     def replaced_by(self, other: StepScores) -> StepScores:
         """The same with the entries of `other`, whose samples are some of these, in their place."""
@@ -39,6 +46,7 @@ class StepScores:
             put(self.group_ids, other.group_ids),
             {name: put(value, other.values[name]) for name, value in self.values.items()},
             self.first_reason or other.first_reason,
+            {name: put(weight, other.weights[name]) for name, weight in self.weights.items()},
         )
 
     def summary(self) -> dict[str, float]:
@@ -63,7 +71,8 @@ def gather_scores(world: World, samples: Sequence[Sample], table: ScoreTable) ->
         "group": np.array([one.group_id for one in samples]),
         "total": table.total,
         "valid": table.valid,
-        **{f"value/{name}": values for name, values in table.values.items()},
+        **{f"{VALUE}{name}": values for name, values in table.values.items()},
+        **{f"{WEIGHT}{name}": weights for name, weights in table.weights.items()},
     }
     parts = world.gather((mine, next((reason for reason in table.reasons if reason), None)))
     whole = {name: np.concatenate([part[name] for part, _ in parts]) for name in mine}
@@ -74,6 +83,16 @@ def gather_scores(world: World, samples: Sequence[Sample], table: ScoreTable) ->
         total=sorted_.pop("total").float(),
         valid=sorted_.pop("valid").bool(),
         group_ids=sorted_.pop("group"),
-        values={name.removeprefix("value/"): values for name, values in sorted_.items()},
+        values=below(sorted_, VALUE),
+        weights=below(sorted_, WEIGHT),
         first_reason=next((reason for _, reason in parts if reason), None),
     )
+
+
+def below(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """What is named by a prefix, without it."""
+    return {
+        name.removeprefix(prefix): value
+        for name, value in tensors.items()
+        if name.startswith(prefix)
+    }

@@ -95,6 +95,7 @@ def _train(config: RunConfig, run: RunDirectory, world: World) -> None:
         journal.event("started", 0, ranks=world.size, device=world.device.type)
     session.start(engine, algorithm.keeps_behaviour)
     with build(config.rewards, config.judges, read_urls(run.train)) as rewards:
+        rewards.require_mixes(one.metadata for one in train_prompts)
         rewards.preflight()
         sampling = partial(session.behaviour_weights, engine)
         collector = Collector(config, policy, rewards, world, train_prompts, sampling)
