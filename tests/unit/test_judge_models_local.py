@@ -1,4 +1,4 @@
-"""A judge in this process is any vision-language model: here a small InternVL with random weights."""
+"""A judge in this process is any vision-language model: here a small, untrained InternVL."""
 
 from pathlib import Path
 
