@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import psutil
@@ -157,6 +158,38 @@ def test_a_scorer_that_always_fails_stops_the_run_which_goes_on_elsewhere(tmp_pa
     train(new_run(tmp_path))  # the same run, resolved again: in process
     assert metrics(run) == undisturbed
     assert '"resumed"' in run.events.read_text()
+
+
+class Away(JpegCompressibility):
+    """The reward of the run; after some batches it is away for some seconds."""
+
+    def __init__(self, batches: int, seconds: float) -> None:
+        super().__init__(JpegConfig())
+        self._left, self._seconds, self._back = batches, seconds, 0.0
+
+    def score(self, batch):
+        if batch.prompts[0] != "grey":
+            self._left -= 1
+            if self._left == -1:
+                self._back = time.monotonic() + self._seconds
+            if time.monotonic() < self._back:
+                raise RuntimeError("away")
+        return super().score(batch)
+
+
+def test_an_outage_longer_than_the_deadline_is_waited_for(tmp_path, undisturbed):
+    """Eight seconds without a score where a step waits for two: the run neither stops nor learns
+    from what it has, and its numbers are as if nothing had happened."""
+    with service(Away(6, 8.0), digest=scorer_digest(REWARD, JpegConfig()), name=REWARD) as url:
+        own = ("rewards.deadline=2", "rewards.replay=20")
+        run = new_run(tmp_path, f"{PLACEMENT}=remote", f"rewards.{REWARD}.urls=[{url}]", *own)
+        trainer = subprocess.run(
+            trainer_command(run), env=environment(), capture_output=True, text=True
+        )
+    assert trainer.returncode == 0, trainer.stderr
+    assert "scores are missing for now" in trainer.stderr
+    assert "time 2 of 20" in trainer.stderr
+    assert metrics(run) == undisturbed
 
 
 def test_services_that_cannot_start_stop_the_run_before_training(tmp_path, monkeypatch):

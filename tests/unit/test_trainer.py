@@ -17,10 +17,11 @@ from atelier.algorithms.grpo import Grpo
 from atelier.config.schema import RunConfig
 from atelier.data.prompts import Prompt
 from atelier.errors import CheckpointError, Stopped
-from atelier.rewards.base import Scores
+from atelier.rewards.base import Missing, Scores
 from atelier.rewards.reward_set import Reward, RewardSet
 from atelier.tracking.events import read_json_lines
 from atelier.tracking.run_directory import RunDirectory
+from atelier.training import experience
 from atelier.training.checkpoint import latest_checkpoint, load_checkpoint, save_checkpoint
 from atelier.training.distributed import World
 from atelier.training.engines import make_engine
@@ -114,6 +115,41 @@ def test_missing_scores_leave_the_statistics(tmp_path: Path) -> None:
     settings = config(steps=2, rewards={"min_valid_share": 0.5})
     history = run_trainer(tmp_path, settings, missing_every=4)
     assert history[0]["reward/valid_share"] == 0.75
+
+
+def test_a_group_with_too_few_scores_teaches_nothing_and_is_counted(tmp_path: Path) -> None:
+    """Of eight images six have a score: enough of a group, or too few."""
+    for enough, sparse in ((0.75, 0.0), (0.8, 1.0)):
+        own = {"min_valid_share": 0.5, "min_valid_in_group": enough}
+        (row,) = run_trainer(tmp_path / str(enough), config(steps=1, rewards=own), missing_every=4)
+        assert row["reward/valid_share"] == 0.75
+        assert row["advantage/sparse_group_share"] == sparse
+        assert (row["grad_norm"] == 0) == bool(sparse)
+        assert row["advantage/zero_std_share"] == sparse
+
+
+def test_an_outage_longer_than_a_deadline_changes_no_number(tmp_path: Path, monkeypatch) -> None:
+    """Some images of a batch have a score when the service goes away; they keep it."""
+    monkeypatch.setattr(experience, "pause_seconds", lambda round, deadline: 0.01)
+    undisturbed = run_trainer(tmp_path / "undisturbed", config(steps=3))
+    score, calls = Brightness.score, []
+
+    def out(self, batch):
+        calls.append(len(batch))
+        scores = score(self, batch)
+        if len(calls) in (5, 6):  # asked again, of no avail
+            raise TimeoutError("the service is away")
+        if len(calls) == 4:
+            lost = [Missing("cut off", retryable=True)] * 4
+            return Scores(scores.name, [*scores.values[:4], *lost])
+        return scores
+
+    monkeypatch.setattr(Brightness, "score", out)
+    assert run_trainer(tmp_path / "again", config(steps=3, rewards={"replay": 3})) == undisturbed
+    assert len(calls) == 15
+    calls.clear()
+    with pytest.raises(Stopped, match="only 88%.*cut off"):
+        run_trainer(tmp_path / "stops", config(steps=3, rewards={"replay": 0}))
 
 
 def test_an_outage_stops_the_run_and_changes_nothing(tmp_path: Path) -> None:

@@ -13,10 +13,11 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from atelier.errors import ConfigError
+from atelier.errors import AtelierError, ConfigError
+from atelier.rewards.asking_again import completed, missing_for_now
 from atelier.rewards.base import Closeable, Missing, ScoreBatch, Scorer, Scores
 from atelier.rewards.checks import checked, require_golden
 from atelier.rewards.score_table import ScoreTable, tabulate
@@ -34,12 +35,26 @@ class Reward:
     workers: int = 1
 
 
-@dataclass(frozen=True)
+@dataclass
 class Submission:
-    """A batch on its way: one future a reward."""
+    """A batch on its way.
+
+    Attributes:
+        futures: of each reward whose scores were not collected yet.
+        scores: of each reward, what was collected.
+        seconds: of each reward that has scored it, from the submission to the scores.
+    """
 
     batch: ScoreBatch
-    futures: dict[str, Future[Scores]]
+    submitted: float = field(default_factory=time.monotonic)
+    futures: dict[str, Future[Scores]] = field(default_factory=dict)
+    scores: dict[str, Scores] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def missing_for_now(self) -> int:
+        """Scores that were collected as missing, and may be had later."""
+        return sum(missing_for_now(scores) for scores in self.scores.values())
 
 
 class RewardSet:
@@ -72,7 +87,10 @@ class RewardSet:
 
     def submit(self, batch: ScoreBatch) -> Submission:
         """Start scoring and return at once. A scorer sees exactly this batch."""
-        return Submission(batch, {name: self._start(name, batch) for name in self.rewards})
+        item = Submission(batch)
+        for name in self.rewards:
+            self._start(name, item)
+        return item
 
     def collect(
         self, submissions: Sequence[Submission], deadline_seconds: float | None = None
@@ -86,13 +104,19 @@ class RewardSet:
         end = time.monotonic() + (
             self.deadline_seconds if deadline_seconds is None else deadline_seconds
         )
-        scores = {
-            name: [
-                self._wait(name, item.futures[name], len(item.batch), end) for item in submissions
-            ]
-            for name in self.rewards
-        }
+        for name in self.rewards:
+            for item in submissions:
+                self._take(name, item, end)
+        scores = {name: [item.scores[name] for item in submissions] for name in self.rewards}
         return tabulate(scores, self.weights)
+
+    def ask_again(self, submissions: Sequence[Submission]) -> None:
+        """Start scoring what was collected as missing and may be had later; `collect` them again
+        for all scores together. Those that are there stand."""
+        for item in submissions:
+            for name, scores in item.scores.items():
+                if missing_for_now(scores):
+                    self._start(name, item)
 
     def preflight(self) -> dict[str, dict[str, Any]]:
         """Score every reward's golden sample before anything depends on it.
@@ -108,7 +132,9 @@ class RewardSet:
         started = time.monotonic()
         end = started + self.deadline_seconds
         goldens = {name: reward.scorer.golden() for name, reward in self.rewards.items()}
-        futures = {name: self._start(name, golden[0]) for name, golden in goldens.items()}
+        futures = {
+            name: self._start(name, Submission(golden[0])) for name, golden in goldens.items()
+        }
         report = {}
         for name, (batch, expected, tolerance) in goldens.items():
             scores = self._wait(name, futures[name], len(batch), end)
@@ -139,9 +165,25 @@ class RewardSet:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _start(self, name: str, batch: ScoreBatch) -> Future[Scores]:
+    def _start(self, name: str, item: Submission) -> Future[Scores]:
         scorer = self.rewards[name].scorer
-        return self._threads[name].submit(lambda: scorer.score(batch))
+
+        def score() -> Scores:
+            scores = scorer.score(item.batch)
+            item.seconds[name] = time.monotonic() - item.submitted
+            return scores
+
+        future: Future[Scores] = self._threads[name].submit(score)
+        item.futures[name] = future
+        return future
+
+    def _take(self, name: str, item: Submission, end: float) -> None:
+        """Collect what one reward says of a batch, if it was not collected yet."""
+        future = item.futures.pop(name, None)
+        if future is not None:
+            found = self._wait(name, future, len(item.batch), end)
+            earlier = item.scores.get(name)
+            item.scores[name] = found if earlier is None else completed(earlier, found)
 
     def _wait(self, name: str, future: Future[Scores], count: int, end: float) -> Scores:
         """The scores of one batch, checked; all missing, with the reason, if there are none."""
@@ -149,13 +191,15 @@ class RewardSet:
         wait([future], timeout=min(left, threading.TIMEOUT_MAX))
         if not future.done():
             self._threads[name].give_up(future)
-            return _missing(name, count, "no score before the deadline")
+            return _missing(name, count, "no score before the deadline", retryable=True)
         if future.cancelled():
             return _missing(name, count, "the rewards were closed")
         error = _error(future)
         if error is not None:
             reason = f"the scorer failed: {type(error).__name__}: {error}"
-            return _missing(name, count, reason, error)
+            # What we raise ourselves is the configuration's fault, or for a person to decide.
+            for_now = not isinstance(error, AtelierError)
+            return _missing(name, count, reason, error, retryable=for_now)
         try:
             return checked(future.result(), count)
         except ValueError as wrong_count:
@@ -167,6 +211,12 @@ def _error(future: Future[Scores]) -> BaseException | None:
     return future.exception() if future.done() and not future.cancelled() else None
 
 
-def _missing(name: str, count: int, reason: str, error: BaseException | None = None) -> Scores:
+def _missing(
+    name: str,
+    count: int,
+    reason: str,
+    error: BaseException | None = None,
+    retryable: bool = False,
+) -> Scores:
     logger.error("reward %s: %d images without a score: %s", name, count, reason, exc_info=error)
-    return Scores(name, [Missing(reason)] * count)
+    return Scores(name, [Missing(reason, retryable)] * count)

@@ -7,24 +7,30 @@ flight, and other work may be done meanwhile.
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from torch import Tensor
 
-from atelier.algorithms.advantages import flat_groups
+from atelier.algorithms.advantages import comparable, flat_groups
 from atelier.config.schema import RunConfig
 from atelier.data.prompts import Prompt
 from atelier.errors import Stopped
 from atelier.policies.base import Policy, Rollout
+from atelier.rewards.asking_again import pause_seconds
 from atelier.rewards.base import ScoreBatch
 from atelier.rewards.images import pil_images
 from atelier.rewards.reward_set import RewardSet, Submission
+from atelier.rewards.score_table import ScoreTable
 from atelier.training.batches import MicroBatch, micro_batches_by_update, step_samples
 from atelier.training.distributed import World
 from atelier.training.measures import Stopwatch
 from atelier.training.scores import StepScores, gather_scores
+
+logger = logging.getLogger(__name__)
 
 Updates = list[list[Rollout]]
 """This rank's micro-batches, one list an optimizer update."""
@@ -92,7 +98,7 @@ class Collector:
         """
         scores = self._scores(flight, flight.rollouts, watch)
         for round in range(1, self.config.train.resample_rounds + 1):
-            flat = flat_groups(scores.total, scores.group_ids, scores.valid)
+            flat = self._flat_groups(scores)
             if len(flat) == 0:
                 break
             flight.metrics["resample/groups"] = flight.metrics.get("resample/groups", 0) + len(flat)
@@ -103,10 +109,35 @@ class Collector:
             flight.step, flight.updates_before, flight.rollouts, scores, flight.metrics
         )
 
+    def _table(self, step: int, submissions: Sequence[Submission]) -> ScoreTable:
+        """This rank's scores. What is missing for now is asked for again. Collective, so that no
+        rank waits for another much longer than a deadline."""
+        settings = self.config.rewards
+        table = self.rewards.collect(submissions, settings.deadline)
+        for round in range(settings.replay):
+            lacking = sum(self.world.gather(sum(one.missing_for_now for one in submissions)))
+            if not lacking:
+                break
+            pause = pause_seconds(round, settings.deadline)
+            logger.warning(
+                "step %d: %d scores are missing for now (%s); asked for again in %g s, time %d of %d",
+                *(step, lacking, next(filter(None, table.reasons), "on another rank"), pause),
+                *(round + 1, settings.replay),
+            )
+            time.sleep(pause)
+            self.rewards.ask_again(submissions)
+            table = self.rewards.collect(submissions, settings.deadline)
+        return table
+
+    def _flat_groups(self, scores: StepScores) -> Tensor:
+        enough = self.config.rewards.min_valid_in_group
+        compared = comparable(scores.group_ids, scores.valid, enough)
+        return flat_groups(scores.total, scores.group_ids, compared)
+
     def _scores(self, flight: InFlight, rollouts: Updates, watch: Stopwatch) -> StepScores:
         submissions, flight.submissions = flight.submissions, []
         with watch("score"):
-            table = self.rewards.collect(submissions, self.config.rewards.deadline)
+            table = self._table(flight.step, submissions)
             samples = [one for update in rollouts for rollout in update for one in rollout.samples]
             return gather_scores(self.world, samples, table)
 

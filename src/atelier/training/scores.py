@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from atelier.algorithms.advantages import advantage_shares, comparable, zero_std_share
 from atelier.policies.base import Sample
 from atelier.rewards.reward_set import ScoreTable
 from atelier.training.distributed import World
@@ -54,6 +55,23 @@ class StepScores:
             if len(known):
                 result[f"reward/{name}/mean"] = float(known.mean())
         return result
+
+
+def comparison_metrics(
+    scores: StepScores, weights: Mapping[str, float], min_valid_in_group: float
+) -> dict[str, float]:
+    """What the groups' comparison rests on: groups that teach nothing, among them those with too
+    few scores, and what share of the advantage each reward explains."""
+    groups = scores.group_ids
+    compared = comparable(groups, scores.valid, min_valid_in_group)
+    count = len(groups.unique())
+    parts = {name: weights[name] * scores.values[name] for name in weights if weights[name]}
+    shares = dict.fromkeys(weights, 0.0) | advantage_shares(parts, groups, compared)
+    return {
+        "advantage/zero_std_share": zero_std_share(scores.total, groups, compared),
+        "advantage/sparse_group_share": 1 - len(groups[compared].unique()) / max(count, 1),
+        **{f"reward/{name}/advantage_share": share for name, share in shares.items()},
+    }
 
 
 def gather_scores(world: World, samples: Sequence[Sample], table: ScoreTable) -> StepScores:

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from atelier.algorithms.advantages import zero_std_share
 from atelier.config.schema import RunConfig
 from atelier.data.keys import key
 from atelier.data.prompts import Prompt
@@ -26,6 +25,7 @@ from atelier.training.distributed import World
 from atelier.training.experience import Collector, Experience, InFlight
 from atelier.training.journal import Journal
 from atelier.training.measures import Stopwatch, peak_memory
+from atelier.training.scores import comparison_metrics
 from atelier.training.session import Session
 from atelier.training.updates import Learner
 
@@ -84,9 +84,10 @@ class Trainer:
         scores = flight.scores
         with watch("update"):
             metrics = self.learner.learn(flight)
-        flat = zero_std_share(scores.total, scores.group_ids, scores.valid)
-        own = {"advantage/zero_std_share": flat, **metrics}
-        return ahead, {**flight.metrics, **scores.summary(), **own}
+        compared = comparison_metrics(
+            scores, self.collector.rewards.weights, self.config.rewards.min_valid_in_group
+        )
+        return ahead, {**flight.metrics, **scores.summary(), **compared, **metrics}
 
     def _samples_ahead(self, step: int) -> bool:
         train = self.config.train

@@ -44,7 +44,7 @@ def train(config_path: Path, run: RunDirectory) -> None:
     with (
         stopped_when_full(run.train),
         repeatable(config.launch),
-        join_world(config.launch) as world,
+        join_world(config.launch, config.rewards.deadline) as world,
         written_by_one(run, world),
     ):
         plan(config, world_size=world.size)
