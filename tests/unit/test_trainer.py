@@ -117,6 +117,15 @@ def test_missing_scores_leave_the_statistics(tmp_path: Path) -> None:
     assert history[0]["reward/valid_share"] == 0.75
 
 
+def test_every_step_says_how_long_rewards_took_and_what_they_explain(tmp_path: Path) -> None:
+    run_trainer(tmp_path, config(steps=2))
+    for line in RunDirectory(tmp_path).metrics.read_text().splitlines():
+        row = json.loads(line)
+        mean, largest = (row[f"time/reward/brightness/{name}"] for name in ("mean", "max"))
+        assert 0 <= mean <= largest < 60
+        assert row["reward/brightness/advantage_share"] == pytest.approx(1)
+
+
 def test_a_group_with_too_few_scores_teaches_nothing_and_is_counted(tmp_path: Path) -> None:
     """Of eight images six have a score: enough of a group, or too few."""
     for enough, sparse in ((0.75, 0.0), (0.8, 1.0)):
@@ -148,7 +157,7 @@ def test_an_outage_longer_than_a_deadline_changes_no_number(tmp_path: Path, monk
     assert run_trainer(tmp_path / "again", config(steps=3, rewards={"replay": 3})) == undisturbed
     assert len(calls) == 15
     calls.clear()
-    with pytest.raises(Stopped, match="only 88%.*cut off"):
+    with pytest.raises(Stopped, match=r"only 88%.*cut off"):
         run_trainer(tmp_path / "stops", config(steps=3, rewards={"replay": 0}))
 
 

@@ -109,7 +109,9 @@ def _evaluation_series(label: str, metric: str, evaluations: Sequence[Evaluation
 
 def _phases(steps: Sequence[dict[str, Any]]) -> list[tuple[str, float, float]]:
     """(phase, seconds, share) of the trainer's time, the largest first."""
-    names = {key for step in steps for key in step if key.startswith("time/")} - {"time/step"}
+    # A phase's name has no slash: time/reward/... says how long rewards took beside the loop.
+    keys = {key for step in steps for key in step if key.startswith("time/")}
+    names = {key for key in keys if key.count("/") == 1} - {"time/step"}
     sums = {name: sum(float(step.get(name, 0)) for step in steps) for name in names}
     total = sum(sums.values()) or 1.0
     ordered = sorted(sums.items(), key=lambda item: -item[1])

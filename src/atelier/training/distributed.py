@@ -15,7 +15,6 @@ import torch.distributed as dist
 from atelier.config.schema import LaunchConfig
 from atelier.errors import ConfigError
 
-
 COLLECTIVE_TIMEOUT = timedelta(minutes=30)
 LONGEST_PATIENCE = 30 * 86400.0  # seconds; a timedelta holds no more than so many years
 

@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import Tensor
 
@@ -27,7 +27,7 @@ from atelier.rewards.reward_set import RewardSet, Submission
 from atelier.rewards.score_table import ScoreTable
 from atelier.training.batches import MicroBatch, micro_batches_by_update, step_samples
 from atelier.training.distributed import World
-from atelier.training.measures import Stopwatch
+from atelier.training.measures import Stopwatch, latencies
 from atelier.training.scores import StepScores, gather_scores
 
 logger = logging.getLogger(__name__)
@@ -38,13 +38,17 @@ Updates = list[list[Rollout]]
 
 @dataclass
 class InFlight:
-    """Rolled out and sent to be scored, by the weights that `updates_before` updates had made."""
+    """Rolled out and sent to be scored, by the weights that `updates_before` updates had made.
+
+    seconds: reward name -> how long each batch of this rank took to be scored.
+    """
 
     step: int
     updates_before: int
     rollouts: Updates
     submissions: list[Submission]
     metrics: dict[str, float]
+    seconds: dict[str, list[float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -105,6 +109,7 @@ class Collector:
             again = self._roll_out_again(flight, flat, round, watch)
             scores = scores.replaced_by(self._scores(flight, again, watch))
         self._require(flight.step, scores)
+        flight.metrics |= latencies(flight.seconds, self.world)
         return Experience(
             flight.step, flight.updates_before, flight.rollouts, scores, flight.metrics
         )
@@ -119,10 +124,10 @@ class Collector:
             if not lacking:
                 break
             pause = pause_seconds(round, settings.deadline)
+            why = next(filter(None, table.reasons), "on another rank")
+            again = f"asked for again in {pause:g} s, time {round + 1} of {settings.replay}"
             logger.warning(
-                "step %d: %d scores are missing for now (%s); asked for again in %g s, time %d of %d",
-                *(step, lacking, next(filter(None, table.reasons), "on another rank"), pause),
-                *(round + 1, settings.replay),
+                "step %d: %d scores are missing for now (%s); %s", step, lacking, why, again
             )
             time.sleep(pause)
             self.rewards.ask_again(submissions)
@@ -138,6 +143,9 @@ class Collector:
         submissions, flight.submissions = flight.submissions, []
         with watch("score"):
             table = self._table(flight.step, submissions)
+            for name in self.rewards.weights:
+                known = [one.seconds[name] for one in submissions if name in one.seconds]
+                flight.seconds.setdefault(name, []).extend(known)
             samples = [one for update in rollouts for rollout in update for one in rollout.samples]
             return gather_scores(self.world, samples, table)
 
