@@ -22,7 +22,7 @@ from atelier.tracking import mlflow_mirror
 from atelier.tracking.mlflow_mirror import series
 from atelier.tracking.mlflow_mirror.memory import Memory
 from atelier.tracking.mlflow_store import shown_uri, tracking_uri
-from atelier.tracking.run_directory import RunDirectory
+from atelier.tracking.run_directory import RunDirectory, write_json
 from tests.support.fake_run import finish, open_fake_run, write_record, write_steps
 
 
@@ -112,6 +112,27 @@ def test_a_verified_export_is_a_logged_model_and_a_version_that_knows_its_run(cl
     assert version.tags["atelier.seed"] == "1"
     (link,) = json.loads(model.tags["mlflow.modelVersions"])
     assert link == {"name": "atelier-sd3", "version": int(version.version)}
+
+
+def test_the_best_and_worst_images_are_a_page(client, run):
+    write_json(
+        run.step_samples(10) / "samples.json",
+        {"step": 10, "weights": {"ocr": 1.0}, "samples": [SAMPLE]},
+    )
+    assert mlflow_mirror.sync(run)
+    run_id = mirrored(client, run).info.run_id
+    names = {file.path for file in client.list_artifacts(run_id, "samples")}
+    assert names == {"samples/step-000010.html", "samples/step-000010.json"}
+    page = Path(client.download_artifacts(run_id, "samples/step-000010.html")).read_text()
+    assert "ocr 0.250: text: A&amp;B" in page
+
+
+SAMPLE = {"place": "best", "index": 0, "group": 0, "image": "00000.png", "prompt": "AB"} | {
+    "total": 0.25,
+    "scores": {"ocr": 0.25},
+    "details": {"ocr": {"text": "A&B"}},
+    "missing": None,
+}
 
 
 def write_samples(run, seconds):

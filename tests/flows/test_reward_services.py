@@ -190,6 +190,10 @@ def test_an_outage_longer_than_the_deadline_is_waited_for(tmp_path, undisturbed)
     assert "scores are missing for now" in trainer.stderr
     assert "time 2 of 20" in trainer.stderr
     assert metrics(run) == undisturbed
+    samples = json.loads((run.step_samples(3) / "samples.json").read_text())["samples"]
+    assert len({one["image"] for one in samples}) == 16
+    assert all((run.step_samples(3) / one["image"]).exists() for one in samples)
+    assert samples[0]["scores"] == {REWARD: samples[0]["total"]}
 
 
 def test_services_that_cannot_start_stop_the_run_before_training(tmp_path, monkeypatch):

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from atelier.algorithms.grpo import Grpo
 from atelier.config.schema import RunConfig
@@ -124,6 +125,51 @@ def test_every_step_says_how_long_rewards_took_and_what_they_explain(tmp_path: P
         mean, largest = (row[f"time/reward/brightness/{name}"] for name in ("mean", "max"))
         assert 0 <= mean <= largest < 60
         assert row["reward/brightness/advantage_share"] == pytest.approx(1)
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_a_run_keeps_the_best_and_worst_images_of_some_steps(
+    tmp_path: Path, monkeypatch, ahead: bool
+) -> None:
+    """Stopped and resumed, it leaves the same files; none of this changes a number."""
+    own = {"one_step_off": ahead, "in_flight": "store", "rewards": {"min_valid_share": 0.5}}
+    settings = config(**own)
+    history = run_trainer(tmp_path / "whole", settings, missing_every=4)
+
+    def stop(self, step: int, *rest) -> None:
+        if step == 11:
+            raise KeyboardInterrupt
+        record(self, step, *rest)
+
+    record = Journal.step
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "step", stop)
+        with pytest.raises(KeyboardInterrupt):
+            run_trainer(tmp_path / "parts", settings, missing_every=4)
+    run_trainer(tmp_path / "parts", settings, missing_every=4)
+    runs = [RunDirectory(tmp_path / name) for name in ("whole", "parts")]
+    kept = [
+        {path.relative_to(run.samples): path.read_bytes() for path in run.samples.glob("step-*0/*")}
+        for run in runs
+    ]
+    assert kept[0] == kept[1]
+    assert {str(path.parent) for path in kept[0]} == {"step-000010", "step-000020"}
+    content = json.loads((runs[0].step_samples(10) / "samples.json").read_text())
+    assert content["weights"] == {"brightness": 1.0}
+    by_place = {
+        place: [one for one in content["samples"] if one["place"] == place]
+        for place in ("best", "worst", "missing")
+    }
+    assert [len(entries) for entries in by_place.values()] == [6, 6, 4]
+    assert by_place["best"][0]["total"] > by_place["worst"][0]["total"]
+    assert {one["missing"] for one in by_place["missing"]} == {"brightness: the toy reward is out"}
+    for one in (*by_place["best"], *by_place["worst"]):
+        image = np.asarray(Image.open(runs[0].step_samples(10) / one["image"]))
+        assert image.mean() / 255 == pytest.approx(one["scores"]["brightness"], abs=1e-6)
+        assert one["prompt"].startswith("prompt ")
+    none = RunConfig.model_validate({**settings.model_dump(), "tracking": {"samples_every": 0}})
+    assert run_trainer(tmp_path / "none", none, missing_every=4) == history
+    assert not RunDirectory(tmp_path / "none").samples.exists()
 
 
 def test_a_group_with_too_few_scores_teaches_nothing_and_is_counted(tmp_path: Path) -> None:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from typing import Any
 
 from torch import Tensor
 
@@ -19,7 +20,7 @@ from atelier.algorithms.advantages import comparable, flat_groups
 from atelier.config.schema import RunConfig
 from atelier.data.prompts import Prompt
 from atelier.errors import Stopped
-from atelier.policies.base import Policy, Rollout
+from atelier.policies.base import Policy, Rollout, Sample
 from atelier.rewards.asking_again import pause_seconds
 from atelier.rewards.base import ScoreBatch
 from atelier.rewards.images import pil_images
@@ -36,11 +37,21 @@ Updates = list[list[Rollout]]
 """This rank's micro-batches, one list an optimizer update."""
 
 
+@dataclass(frozen=True)
+class Said:
+    """What is said of an image: by each reward what its scorer saw; why a score is missing."""
+
+    details: Mapping[str, Mapping[str, Any]]
+    reason: str | None
+
+
 @dataclass
 class InFlight:
     """Rolled out and sent to be scored, by the weights that `updates_before` updates had made.
 
-    seconds: reward name -> how long each batch of this rank took to be scored.
+    Attributes:
+        seconds: reward name -> how long each batch of this rank took to be scored.
+        said: sample index -> what is said of the image, once it is scored.
     """
 
     step: int
@@ -49,17 +60,23 @@ class InFlight:
     submissions: list[Submission]
     metrics: dict[str, float]
     seconds: dict[str, list[float]] = field(default_factory=dict)
+    said: dict[int, Said] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Experience:
-    """A step's rollouts of this rank, and the scores of all ranks."""
+    """A step's rollouts of this rank, and the scores of all ranks.
+
+    said: sample index -> what is said of an image of this rank; empty where it comes from a
+    checkpoint, like the rollouts' images.
+    """
 
     step: int
     updates_before: int
     rollouts: Updates
     scores: StepScores
     metrics: dict[str, float]
+    said: Mapping[int, Said] = field(default_factory=dict)
 
 
 @dataclass
@@ -110,9 +127,8 @@ class Collector:
             scores = scores.replaced_by(self._scores(flight, again, watch))
         self._require(flight.step, scores)
         flight.metrics |= latencies(flight.seconds, self.world)
-        return Experience(
-            flight.step, flight.updates_before, flight.rollouts, scores, flight.metrics
-        )
+        made = flight.step, flight.updates_before, flight.rollouts
+        return Experience(*made, scores, flight.metrics, flight.said)
 
     def _table(self, step: int, submissions: Sequence[Submission]) -> ScoreTable:
         """This rank's scores. What is missing for now is asked for again. Collective, so that no
@@ -147,6 +163,7 @@ class Collector:
                 known = [one.seconds[name] for one in submissions if name in one.seconds]
                 flight.seconds.setdefault(name, []).extend(known)
             samples = [one for update in rollouts for rollout in update for one in rollout.samples]
+            flight.said |= _said(samples, table)
             return gather_scores(self.world, samples, table)
 
     def _roll_out_again(
@@ -174,6 +191,13 @@ class Collector:
                 f"{scores.first_reason}. Mend the reward and resume: no weight was changed by "
                 "this step"
             )
+
+
+def _said(samples: Sequence[Sample], table: ScoreTable) -> dict[int, Said]:
+    return {
+        sample.index: Said({name: rows[row] for name, rows in table.details.items()}, reason)
+        for row, (sample, reason) in enumerate(zip(samples, table.reasons, strict=True))
+    }
 
 
 def score_batch(rollout: Rollout) -> ScoreBatch:

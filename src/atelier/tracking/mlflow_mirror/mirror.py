@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from atelier.config.schema import RunConfig
-from atelier.report.run_data import periodic_evaluations, stage_records
+from atelier.report.run_data import periodic_evaluations, sample_folders, stage_records
 from atelier.tracking.mlflow_mirror import contents, models, series, store
 from atelier.tracking.mlflow_mirror.memory import Memory
 from atelier.tracking.mlflow_mirror.target import Target
@@ -54,6 +54,8 @@ def _items(target: Target) -> Iterator[tuple[str, Callable[[], None]]]:
         if one.has_images:
             yield f"images:{name}", partial(contents.send_images, target, one)
             yield f"compare:{name}", partial(contents.send_grid, target, one)
+    for folder in sample_folders(target.run):
+        yield f"samples:{folder.name}", partial(contents.send_samples, target, folder)
     yield from _of_stages(target)
 
 
