@@ -13,7 +13,7 @@ from atelier.config.servers import ServerConfig
 from atelier.errors import ConfigError
 from atelier.rewards.base import Scorer
 from atelier.rewards.jpeg import JpegCompressibility, JpegIncompressibility
-from atelier.rewards.judges import SharedJudge, shared_judges
+from atelier.rewards.judges import SharedJudge, Tracing, shared_judges
 from atelier.rewards.ocr import OcrScorer
 from atelier.rewards.remote import RemoteScorer
 from atelier.rewards.reward_set import Reward, RewardSet
@@ -33,7 +33,9 @@ JUDGED: dict[str, Callable[[Any, SharedJudge], Scorer]] = {
 
 
 def make_scorers(
-    rewards: RewardsConfig, judges: Mapping[str, JudgeConfig]
+    rewards: RewardsConfig,
+    judges: Mapping[str, JudgeConfig],
+    tracing: Tracing | None = None,
 ) -> dict[str, tuple[Scorer, str]]:
     """Every reward that is set, as this process would score it, and the digest of what shapes its
     scores. Nothing is loaded and nobody is asked.
@@ -41,7 +43,7 @@ def make_scorers(
     Args:
         judges: with the URLs of their servers, where they are to be asked.
     """
-    shared = shared_judges(judges)
+    shared = shared_judges(judges, tracing)
     made: dict[str, tuple[Scorer, str]] = {}
     for name, section in rewards.sections().items():
         if isinstance(section, JudgedSection):
@@ -56,11 +58,13 @@ def build(
     rewards: RewardsConfig,
     judges: Mapping[str, JudgeConfig] | None = None,
     managed: Mapping[str, Sequence[str]] | None = None,
+    tracing: Tracing | None = None,
 ) -> RewardSet:
     """The rewards that are set in the configuration, each scored where its placement says.
 
     Args:
         managed: what was started for this run: reward name, or `judges.` and a judge's -> URLs.
+        tracing: who is shown questions that this process asks judges.
 
     Raises:
         ConfigError: none is set, every weight is 0, or a managed one has no service.
@@ -68,7 +72,7 @@ def build(
     sections = rewards.sections()
     reachable = reachable_judges(judges or {}, managed or {}, asked_by(sections.values()))
     made = []
-    for name, (scorer, digest) in make_scorers(rewards, reachable).items():
+    for name, (scorer, digest) in make_scorers(rewards, reachable, tracing).items():
         section = sections[name]
         threads = section.workers
         if section.placement != "in_process":

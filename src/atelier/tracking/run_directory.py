@@ -86,6 +86,11 @@ class RunDirectory:
         """The best and worst images of some steps, one folder a step."""
         return self.train / "samples"
 
+    @property
+    def judge_traces(self) -> Path:
+        """Some of the questions to judges, with their answers."""
+        return self.train / "judge_traces.jsonl"
+
     def step_samples(self, step: int) -> Path:
         return self.samples / f"step-{step:06d}"
 

@@ -7,7 +7,7 @@ from functools import partial
 
 from atelier.config.schema import RunConfig
 from atelier.report.run_data import periodic_evaluations, sample_folders, stage_records
-from atelier.tracking.mlflow_mirror import contents, models, series, store
+from atelier.tracking.mlflow_mirror import contents, models, series, store, traces
 from atelier.tracking.mlflow_mirror.memory import Memory
 from atelier.tracking.mlflow_mirror.target import Target
 from atelier.tracking.run_directory import RunDirectory, read_run_file
@@ -36,6 +36,7 @@ def send(run: RunDirectory, config: RunConfig, uri: str, deadline: float) -> Non
             memory.note_sent(name)
     series.send_steps(target)
     target.send_status()
+    traces.send_traces(target)
     memory.save()  # its time of change says up to when everything was sent
 
 
