@@ -29,7 +29,7 @@ from atelier.stages.reward_services import RewardServices
 from atelier.tracking.run_directory import RunDirectory
 from tests.flows.conftest import processes_of, wait_for_end
 from tests.support.reward_services import service, wait_until
-from tests.support.runs import environment, make_run, metrics, train, trainer_command
+from tests.support.runs import environment, make_run, metrics, start, train, trainer_command
 
 REWARD = "jpeg_compressibility"
 PLACEMENT = f"rewards.{REWARD}.placement"
@@ -177,22 +177,26 @@ class Away(JpegCompressibility):
         return super().score(batch)
 
 
-def test_an_outage_longer_than_the_deadline_is_waited_for(tmp_path, undisturbed):
+def test_an_outage_longer_than_the_deadline_is_waited_for(tmp_path):
     """Eight seconds without a score where a step waits for two: the run neither stops nor learns
-    from what it has, and its numbers are as if nothing had happened."""
+    from what it has, and its numbers are as if nothing had happened. Two ranks, which wait for each
+    other's scores."""
+    undisturbed = new_run(tmp_path / "undisturbed")
+    train(undisturbed, processes=2)
     with service(Away(6, 8.0), digest=scorer_digest(REWARD, JpegConfig()), name=REWARD) as url:
         own = ("rewards.deadline=2", "rewards.replay=20")
-        run = new_run(tmp_path, f"{PLACEMENT}=remote", f"rewards.{REWARD}.urls=[{url}]", *own)
-        trainer = subprocess.run(
-            trainer_command(run), env=environment(), capture_output=True, text=True
-        )
-    assert trainer.returncode == 0, trainer.stderr
-    assert "scores are missing for now" in trainer.stderr
-    assert "time 2 of 20" in trainer.stderr
-    assert metrics(run) == undisturbed
-    samples = json.loads((run.step_samples(3) / "samples.json").read_text())["samples"]
+        urls = f"rewards.{REWARD}.urls=[{url}]"
+        run = new_run(tmp_path / "away", f"{PLACEMENT}=remote", urls, *own)
+        ranks = start(run, processes=2)
+        assert set(ranks.wait()) == {0}, ranks.output[-5000:]
+    assert "scores are missing for now" in ranks.output
+    assert "time 2 of 20" in ranks.output
+    assert metrics(run) == metrics(undisturbed)
+    files = [{path.name: path.read_bytes() for path in one.step_samples(3).iterdir()}
+             for one in (run, undisturbed)]  # fmt: skip
+    assert files[0] == files[1]
+    samples = json.loads(files[0]["samples.json"])["samples"]
     assert len({one["image"] for one in samples}) == 16
-    assert all((run.step_samples(3) / one["image"]).exists() for one in samples)
     assert samples[0]["scores"] == {REWARD: samples[0]["total"]}
 
 

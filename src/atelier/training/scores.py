@@ -58,20 +58,29 @@ class StepScores:
 
 
 def comparison_metrics(
-    scores: StepScores, weights: Mapping[str, float], min_valid_in_group: float
+    scores: StepScores, weights: Mapping[str, float | Tensor], min_valid_in_group: float
 ) -> dict[str, float]:
     """What the groups' comparison rests on: groups that teach nothing, among them those with too
-    few scores, and what share of the advantage each reward explains."""
+    few scores, and what share of the advantage each reward explains.
+
+    weights: by reward, of all images or of each [N]; with 0 a score may be missing.
+    """
     groups = scores.group_ids
     compared = comparable(groups, scores.valid, min_valid_in_group)
     count = len(groups.unique())
-    parts = {name: weights[name] * scores.values[name] for name in weights if weights[name]}
-    shares = dict.fromkeys(weights, 0.0) | advantage_shares(parts, groups, compared)
+    parts = {name: _weighted(scores.values[name], weight) for name, weight in weights.items()}
+    shares = advantage_shares(parts, groups, compared)
     return {
         "advantage/zero_std_share": zero_std_share(scores.total, groups, compared),
         "advantage/sparse_group_share": 1 - len(groups[compared].unique()) / max(count, 1),
         **{f"reward/{name}/advantage_share": share for name, share in shares.items()},
     }
+
+
+def _weighted(values: Tensor, weight: float | Tensor) -> Tensor:
+    """Weight times score [N], 0 where the weight is, even of a score that is missing."""
+    weights = torch.as_tensor(weight, dtype=torch.float64).expand(len(values))
+    return torch.where(weights != 0, weights * values.double(), 0.0)
 
 
 def gather_scores(world: World, samples: Sequence[Sample], table: ScoreTable) -> StepScores:
