@@ -19,13 +19,24 @@ from atelier.errors import AtelierError, ConfigError
 
 State = Literal["missing", "stale", "current"]
 
-# The requirement files of each environment and variant, in the order they are installed.
-DECLARED: dict[str, dict[str, tuple[str, ...]]] = {
-    "vllm": {
-        "gpu": ("requirements.txt",),
-        "cpu": ("requirements-cpu.txt", "requirements-cpu-torch.txt"),
-    }
-}
+
+def declared(folder: Path) -> dict[str, dict[str, tuple[str, ...]]]:
+    """The environments below a folder: name -> variant (gpu, cpu) -> files, as they are installed.
+
+    requirements.txt is for GPUs, requirements-cpu*.txt in order for CPUs; without the latter the
+    former is for both.
+    """
+    found: dict[str, dict[str, tuple[str, ...]]] = {}
+    for own in sorted(folder.glob("*/requirements.txt")):
+        cpu = sorted(own.parent.glob("requirements-cpu*.txt"), key=lambda file: file.stem)
+        found[own.parent.name] = {
+            "gpu": (own.name,),
+            "cpu": tuple(file.name for file in cpu) or (own.name,),
+        }
+    return found
+
+
+DECLARED = declared(Path(__file__).resolve().parents[2] / "environments")
 
 
 @dataclass(frozen=True)

@@ -55,8 +55,8 @@ def test_what_a_judge_says_is_kept_and_changes_no_number(tmp_path: Path) -> None
         assert row["reward/yes_no/advantage_share"] == 0  # it only logs
         assert 0 < row["reward/yes_no/mean"] < 1
     content = json.loads((shown.step_samples(3) / "samples.json").read_text())
-    assert content["weights"] == {"yes_no": 0.0, REWARD: 1.0}
     for one in content["samples"]:
+        assert one["weights"] == {"yes_no": 0.0, REWARD: 1.0}
         assert one["details"]["yes_no"] == {"shows": pytest.approx(one["scores"]["yes_no"])}
     page = samples_page("judged", read_samples(shown.step_samples(3)))
     assert "yes_no 0." in page

@@ -122,7 +122,7 @@ def test_a_verified_export_is_a_logged_model_and_a_version_that_knows_its_run(cl
 def test_the_best_and_worst_images_are_a_page(client, run):
     write_json(
         run.step_samples(10) / "samples.json",
-        {"step": 10, "weights": {"ocr": 1.0}, "samples": [SAMPLE]},
+        {"step": 10, "samples": [SAMPLE]},
     )
     assert mlflow_mirror.sync(run)
     run_id = mirrored(client, run).info.run_id
@@ -135,6 +135,7 @@ def test_the_best_and_worst_images_are_a_page(client, run):
 SAMPLE = {"place": "best", "index": 0, "group": 0, "image": "00000.png", "prompt": "AB"} | {
     "total": 0.25,
     "scores": {"ocr": 0.25},
+    "weights": {"ocr": 1.0},
     "details": {"ocr": {"text": "A&B"}},
     "missing": None,
 }

@@ -179,7 +179,12 @@ def test_declared_environments_have_their_files() -> None:
         found = environment(name, repository_root())
         for variant in variants:
             assert all(file.is_file() for file in found.files(variant))
-    with pytest.raises(ConfigError, match="known: vllm"):
+    assert DECLARED["vllm"] == {
+        "gpu": ("requirements.txt",),
+        "cpu": ("requirements-cpu.txt", "requirements-cpu-torch.txt"),
+    }
+    assert DECLARED["image_reward"]["cpu"] == ("requirements.txt",)
+    with pytest.raises(ConfigError, match=r"known: .*vllm"):
         environment("vlm", repository_root())
 
 

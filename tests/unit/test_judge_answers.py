@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field
 
-from atelier.judge.answers import read_dimensions, read_json, read_number, read_verdict
+from atelier.judge.answers import read_dimensions, read_json, read_number, read_text, read_verdict
 from atelier.judge.replies import Failure, Parsed, Reply
 
 
@@ -368,3 +368,33 @@ def test_a_score_among_words_is_itself_or_a_failure(others, score, words):
         assert found.value.reason == words
     else:
         assert not 0 <= score <= 10
+
+
+@pytest.mark.parametrize(
+    ("reply", "text"),
+    [
+        (Reply(" Hello\nWorld \n"), "Hello\nWorld"),
+        (Reply("<think>Is it an O?</think>HELLO", "stop"), "HELLO"),
+        (Reply('{"a": 1}'), '{"a": 1}'),
+    ],
+)
+def test_text_is_the_whole_answer(reply, text):
+    assert read_text(reply) == Parsed(text, reply)
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        Reply(""),
+        Reply(" \n"),
+        Reply("HELLO", "length"),
+        Reply("HELLO", "content_filter"),
+        Reply("", refusal="I will not"),
+        Reply("<think>Is it an O?"),
+        Reply("<think>Is it an O?</think> "),
+    ],
+)
+def test_text_that_is_refused_cut_off_or_empty_is_a_failure(reply):
+    failure = read_text(reply)
+    assert isinstance(failure, Failure)
+    assert failure.reason

@@ -55,8 +55,9 @@ def experience(prompt: str = "a red circle", words: object = "yes") -> Experienc
     images = np.stack([np.full((8, 8, 3), 60 * i, np.uint8) for i in range(4)])
     total = torch.tensor([0.1, 0.7, NAN, 0.4])
     values = {"judge": total.clone(), "log": torch.tensor([1.0, 2.0, 3.0, float("inf")])}
+    weights = {"judge": torch.full((4,), 2.0), "log": torch.zeros(4)}
     groups = torch.arange(4) // 2
-    scores = StepScores(torch.arange(4), total, ~total.isnan(), groups, values, None)
+    scores = StepScores(torch.arange(4), total, ~total.isnan(), groups, values, None, weights)
     said = {
         i: Said({"judge": {"judge": [words]}, "log": {}}, "judge: " + prompt if i == 2 else None)
         for i in range(4)
@@ -66,7 +67,7 @@ def experience(prompt: str = "a red circle", words: object = "yes") -> Experienc
 
 def kept(run: RunDirectory, one: Experience) -> dict:
     world = World(0, 1, torch.device("cpu"))
-    keep_samples(run, world, one, {"judge": 2.0, "log": 0.0}, 8)
+    keep_samples(run, world, one, 8)
     return json.loads((run.step_samples(10) / "samples.json").read_text())
 
 
@@ -74,7 +75,7 @@ def test_each_image_is_there_with_its_scores_its_words_and_why_one_is_missing(tm
     run = RunDirectory(tmp_path)
     for _ in range(2):  # a resumed run writes the same again
         content = kept(run, experience())
-    assert content["weights"] == {"judge": 2.0, "log": 0.0}
+    assert all(one["weights"] == {"judge": 2.0, "log": 0.0} for one in content["samples"])
     places = {entry["index"]: entry["place"] for entry in content["samples"]}
     assert places == {1: "best", 3: "best", 0: "worst", 2: "missing"}
     missing = content["samples"][-1]
@@ -115,7 +116,8 @@ def test_the_report_shows_the_first_and_the_last_step(tmp_path: Path) -> None:
     assert "Best and worst images" in outline(page)
     assert re.findall(r"<summary>Step (\d+)", page) == ["10", "1000000"]
     assert "judge 0.700 &times; 2: judge: yes" in page
-    assert "log missing" in page
+    assert "judge missing" in page
+    assert "log missing" not in page, "it counts for nothing"
     assert "no total" in page
 
 

@@ -75,7 +75,7 @@ def untrimmed(values: Tensor, index: Tensor, valid: Tensor, trim: float) -> Tens
 
 def each_reward_advantages(
     rewards: Mapping[str, Tensor],
-    weights: Mapping[str, float],
+    weights: Mapping[str, float | Tensor],
     group_ids: Tensor,
     valid: Tensor,
     std: Std = "group",
@@ -83,16 +83,22 @@ def each_reward_advantages(
 ) -> Tensor:
     """Every reward made relative to its group on its own, then summed by weight: [N].
 
-    So a reward with a wide scale does not drown one with a narrow scale. Weights are divided by
-    their sum (MixGRPO's form); those of 0 take no part.
+    So a reward with a wide scale does not drown one with a narrow scale. Weights are numbers, or
+    [N] where they differ by sample; they are divided by their sum (MixGRPO's form), and a reward
+    takes no part in samples where its weight is 0.
     """
-    used = {name: weight for name, weight in weights.items() if weight}
-    total = sum(abs(weight) for weight in used.values())
-    parts = [
-        weight / total * group_advantages(rewards[name], group_ids, valid, std, trim).double()
-        for name, weight in used.items()
-    ]
-    return torch.stack(parts).sum(0).float()
+    by_sample = {
+        name: torch.as_tensor(weight, dtype=torch.float64).expand(valid.shape)
+        for name, weight in weights.items()
+    }
+    total = torch.stack([weight.abs() for weight in by_sample.values()]).sum(0)
+    summed = torch.zeros(valid.shape, dtype=torch.float64)
+    for name, weight in by_sample.items():
+        counts = valid & (weight != 0)
+        if counts.any():
+            alone = group_advantages(rewards[name], group_ids, counts, std, trim).double()
+            summed += torch.where(counts, weight / total * alone, 0.0)
+    return summed.float()
 
 
 def whitened(advantages: Tensor, valid: Tensor) -> Tensor:

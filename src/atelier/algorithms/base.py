@@ -37,6 +37,9 @@ class Scored(Protocol):
     def values(self) -> Mapping[str, Tensor]: ...  # [N] each reward, NaN where missing
 
     @property
+    def weights(self) -> Mapping[str, Tensor]: ...  # [N] each reward, where data sets set them
+
+    @property
     def group_ids(self) -> Tensor: ...  # [N]
 
     @property

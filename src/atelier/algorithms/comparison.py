@@ -24,7 +24,8 @@ class Comparison:
     """Compares the images of a group.
 
     Attributes:
-        reward_weights: by name, for advantages that are made of each reward on its own.
+        reward_weights: by name, for advantages that are made of each reward on its own, where
+            the scores do not say what each reward weighs for each image.
         min_valid: share of a group's images that must have a score, else none of it takes part.
     """
 
@@ -60,5 +61,6 @@ class Comparison:
         how = (config.advantage_std, config.advantage_trim)
         if config.advantage_from == "total":
             return group_advantages(total, *where, *how)
-        weighed = each_reward_advantages(scored.values, self.reward_weights, *where, *how)
+        weights: dict[str, float | Tensor] = {**self.reward_weights, **scored.weights}
+        weighed = each_reward_advantages(scored.values, weights, *where, *how)
         return whitened(weighed, valid) if config.advantage_from == "gdpo" else weighed

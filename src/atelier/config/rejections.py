@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 
 from atelier.config.algorithm_rules import algorithm_rejections
+from atelier.config.custom_rewards import function_problem
 from atelier.config.divisors import nearest_divisors, nearest_multiples
 from atelier.config.log_probs import log_prob_name
 from atelier.config.model_facts import ModelFacts
@@ -15,6 +16,7 @@ from atelier.config.policy_rules import policy_rejections
 from atelier.config.prompt_files import FOLDER_FILES, can_be_had, prompt_files
 from atelier.config.rewards import RewardsConfig
 from atelier.config.schema import RolloutConfig, RunConfig, WindowConfig
+from atelier.config.whole_groups import comparing_rewards, images_together
 
 Rejections = Iterator[tuple[str, str]]
 
@@ -35,6 +37,7 @@ def rewards_in_use(rewards: RewardsConfig) -> dict[str, float]:
 def rejections(config: RunConfig, ranks: int) -> Rejections:
     yield from policy_rejections(config)
     yield from _batch_rejections(config, ranks)
+    yield from _group_rejections(config, ranks)
     if config.rollout.num_inference_steps < 2:
         yield (
             "rollout.num_inference_steps",
@@ -93,6 +96,27 @@ def _batch_rejections(config: RunConfig, ranks: int) -> Rejections:
             f"{images // unit} {'micro-batches' if whole else 'images'} a step cannot be shared "
             f"equally by {train.updates_per_step} update(s) x {ranks} process(es) "
             f"(launch.processes); what works: {', or '.join(works)}",
+        )
+
+
+def _group_rejections(config: RunConfig, ranks: int) -> Rejections:
+    """Whole groups are shared by updates and processes where a reward compares their images."""
+    comparing = comparing_rewards(config.rewards)
+    if not comparing:
+        return
+    train, rollout = config.train, config.rollout
+    together, parts = images_together(config), train.updates_per_step * ranks
+    images = train.prompts_per_step * rollout.group_size
+    if images % together or (images // together) % parts:
+        sizes = nearest_divisors(rollout.group_size, rollout.micro_batch_size)
+        prompts = nearest_multiples(parts, train.prompts_per_step)
+        yield (
+            "rollout.micro_batch_size",
+            f"{comparing[0]} compares the images of a group, so {together} images stay together "
+            f"(rollout.group_size {rollout.group_size}, micro-batches of "
+            f"{rollout.micro_batch_size}), and the {images} images of a step cannot be shared so "
+            f"by {train.updates_per_step} update(s) x {ranks} process(es); what works: "
+            f"rollout.micro_batch_size {sizes} with train.prompts_per_step {prompts}",
         )
 
 
@@ -213,8 +237,20 @@ def _reward_rejections(config: RunConfig) -> Rejections:
             sorted(RewardsConfig.model_fields.keys() - {"min_valid_share", "deadline"})
         )
         yield "rewards", f"{why}; give one a weight, such as rewards.ocr.weight (known: {names})"
-    if config.rewards.ocr is not None and _no_target(config):
-        yield "rewards.ocr", f"needs a text to look for, and {_no_target(config)} has none"
+    for name in ("ocr", "vlm_ocr"):
+        if getattr(config.rewards, name) is not None and _no_target(config):
+            yield f"rewards.{name}", f"needs a text to look for, and {_no_target(config)} has none"
+    for key, function in _named_functions(config.rewards):
+        if problem := function_problem(function):
+            yield key, problem
+
+
+def _named_functions(rewards: RewardsConfig) -> Iterator[tuple[str, str]]:
+    """Key and `module:name` of every function that a reward names."""
+    for name, section in rewards.custom.items():
+        yield f"rewards.custom.{name}.function", section.function
+    if rewards.geneval is not None:
+        yield "rewards.geneval.detector", rewards.geneval.detector
 
 
 def _data_rejections(config: RunConfig) -> Rejections:

@@ -6,6 +6,7 @@ the trainer, in a service that the run starts and watches, or in one that others
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Annotated, ClassVar, Literal
 
@@ -13,6 +14,8 @@ from pydantic import Field, JsonValue
 
 from atelier.config.sections import (
     Fraction,
+    NonNegativeFloat,
+    NonNegativeInt,
     PositiveFloat,
     Section,
     operational,
@@ -21,6 +24,7 @@ from atelier.config.servers import Few, Placed, Placement
 
 # Sums are kept as float32, and more than this against a weight of 1 leaves nothing of the other.
 RewardName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,39}$")]
+FunctionName = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$")]
 Weight = Annotated[float, Field(ge=-1e6, le=1e6, allow_inf_nan=False)]
 
 
@@ -40,6 +44,10 @@ class RewardSection(Placed):
         120.0, "Seconds a service may take for one batch before it is asked again."
     )
 
+    def needs_whole_groups(self) -> bool:
+        """Whether its scores compare the images of a group, so that it must be given all of it."""
+        return False
+
 
 class JudgedSection(RewardSection):
     """A reward that a judge is asked for."""
@@ -52,12 +60,18 @@ class JudgedSection(RewardSection):
 class CustomRewardConfig(RewardSection):
     """A reward of your own, or one whose packages need an environment of their own."""
 
-    function: str = Field(
-        description="`module:name` of a function or a class; see docs/extending.md.",
+    function: FunctionName = Field(
+        description="`module:name` of a function or a class; see docs/extending.md."
     )
     parameters: dict[str, JsonValue] = Field(
         default={}, description="Given to it as keyword arguments."
     )
+    whole_groups: bool = Field(
+        False, description="It compares the images of a group, so it is given all of them at once."
+    )
+
+    def needs_whole_groups(self) -> bool:
+        return self.whole_groups
 
 
 class YesNoConfig(JudgedSection):
@@ -73,6 +87,180 @@ class YesNoConfig(JudgedSection):
     show_source: bool = Field(
         False, description="The edited (source) image is shown first, as image 1."
     )
+
+
+class VlmOcrConfig(JudgedSection):
+    """Similarity of the text that a judge reads in the image to the target (spec flow 5)."""
+
+    question: str = Field(
+        "Which text is in this image? Answer with that text alone: no description, no quotation "
+        "marks. If there is none, answer [no text].",
+        min_length=1,
+        description="What the judge is asked.",
+    )
+    no_text: str = Field(
+        "[no text]", min_length=1, description="The answer that says that there is no text."
+    )
+
+
+class UnifiedRewardConfig(JudgedSection):
+    """A judge's mark for one image, 1 to 5 (spec flow 5, deepgen 5.5)."""
+
+    form: Literal["final_score", "dimensions"] = Field(
+        "final_score",
+        description="One mark after `Final Score:`, or the mean of two, for alignment and style.",
+    )
+    question: str | None = Field(
+        None, description="What the judge is asked; {prompt} is the image's. Default: of the form."
+    )
+    scale: Literal["fifths", "raw"] = Field(
+        "fifths",
+        description="fifths: marks divided by 5, 0.2 to 1; raw: 1 to 5, as published for "
+        "dimensions.",
+    )
+
+
+class UnifiedRewardThinkConfig(JudgedSection):
+    """Share of the comparisons in its group that an image wins (spec deepgen 5.5)."""
+
+    question: str = Field(
+        "Both images were made for this prompt: {prompt}\nCompare how well they show what it asks "
+        "for, how well they are made and how natural they look. End with "
+        "<answer>Image 1 is better</answer> or <answer>Image 2 is better</answer>.",
+        min_length=1,
+        description="What the judge is asked about two images; {prompt} is theirs.",
+    )
+    both_orders: bool = Field(
+        True,
+        description="Each pair is asked about in both orders, so that a liking for the first place "
+        "cancels out; false asks half as often.",
+    )
+    min_answered_share: Annotated[float, Field(gt=0, le=1)] = Field(
+        0.5, description="Share of an image's comparisons that must be answered, else it has none."
+    )
+
+    def needs_whole_groups(self) -> bool:
+        return True
+
+
+class EditQualityConfig(JudgedSection):
+    """A judge's marks for an edited image, 0 to 10: instruction following (IF), identity
+    preservation (IP), perceptual quality (PQ) (spec qwen 1.6, 3.2)."""
+
+    if_weight: NonNegativeFloat = Field(0.6, description="Weight of IF / 10.")
+    ip_weight: NonNegativeFloat = Field(0.0, description="Weight of IP / 10, behind its gate.")
+    pq_weight: NonNegativeFloat = Field(0.4, description="Weight of PQ / 10.")
+    ip_gate: Literal["none", "product", "min"] = Field(
+        "product",
+        description="What IP / 10 counts as: itself; its product with IF / 10; the lesser of both. "
+        "An image that was not edited at all has IP 10.",
+    )
+    alignment_question: str | None = Field(
+        None,
+        description="Asked about source and edited image, for IF and IP; {prompt} is the "
+        "instruction. Default: Atelier's rubric.",
+    )
+    quality_question: str | None = Field(
+        None, description="Asked about the edited image, for PQ. Default: Atelier's rubric."
+    )
+
+    def conflicts(self) -> Iterator[tuple[str, str]]:
+        yield from super().conflicts()
+        if not self.if_weight + self.ip_weight + self.pq_weight:
+            yield "if_weight", "all three weights are 0, so every score would be 0"
+
+
+class ClipConfig(RewardSection):
+    """A CLIP model that runs where the reward is scored."""
+
+    path: str = Field(min_length=1, description="Directory or hub id of the CLIP model.")
+    revision: str | None = Field(None, description="Commit, tag or branch of a hub id.")
+    device: Literal["auto", "cpu", "cuda"] = operational("auto", "Where it computes.")
+
+
+class ClipSimilarityConfig(ClipConfig):
+    """How close image and prompt are to a CLIP model (spec flow 5)."""
+
+    path: str = Field(
+        "openai/clip-vit-large-patch14",
+        min_length=1,
+        description="Directory or hub id of the CLIP model.",
+    )
+    normalization: Literal["cosine", "logit_30", "logit_100"] = Field(
+        "cosine",
+        description="The cosine itself; or the model's logit divided by 30 (Flow-GRPO) or 100 "
+        "(DiffusionNFT).",
+    )
+
+
+class PickScoreConfig(ClipConfig):
+    """How much people would prefer the image for its prompt (spec flow 5)."""
+
+    path: str = Field(
+        "yuvalkirstain/PickScore_v1",
+        min_length=1,
+        description="Directory or hub id of the CLIP model.",
+    )
+    processor: str = Field(
+        "laion/CLIP-ViT-H-14-laion2B-s32B-b79K",
+        min_length=1,
+        description="Directory or hub id of tokenizer and image processor.",
+    )
+    normalization: Literal["logit_26", "cosine", "mixgrpo"] = Field(
+        "logit_26",
+        description="The model's logit / 26 (Flow-GRPO); the cosine itself (DanceGRPO); "
+        "(logit - 18) / 8 (MixGRPO).",
+    )
+
+
+class GenevalConfig(RewardSection):
+    """GenEval's score of the objects that a detector finds (spec flow 5)."""
+
+    detector: FunctionName = Field(
+        description="`module:name` of a function that finds objects; see docs/rewards.md. "
+        "atelier.rewards.scene_detector:detect finds those of the scene world.",
+    )
+    parameters: dict[str, JsonValue] = Field(
+        default={}, description="Given to the detector as keyword arguments."
+    )
+    score: Literal["soft", "strict", "official"] = Field(
+        "soft",
+        description="soft: what Flow-GRPO trains on; strict: everything exactly, or 0; official: "
+        "what papers report.",
+    )
+
+
+class FormatConfig(RewardSection):
+    """Whether a completion, the text that a policy wrote, has the form that was asked for."""
+
+    pattern: str = Field(
+        r"(?s)\s*<think>.*?</think>\s*<answer>.*?</answer>\s*",
+        min_length=1,
+        description="Regular expression that the whole completion must match.",
+    )
+
+    def conflicts(self) -> Iterator[tuple[str, str]]:
+        yield from super().conflicts()
+        try:
+            re.compile(self.pattern)
+        except re.error as error:
+            yield "pattern", f"is no regular expression: {error}"
+
+
+class LengthConfig(RewardSection):
+    """Whether a completion is as long as was asked for."""
+
+    unit: Literal["words", "characters"] = Field("words", description="What is counted.")
+    shortest: NonNegativeInt = Field(0, description="Shortest length that scores 1.")
+    longest: NonNegativeInt = Field(100, description="Longest length that scores 1.")
+    fall_off: PositiveFloat = Field(
+        50.0, description="How far from there the score has fallen to 0, evenly."
+    )
+
+    def conflicts(self) -> Iterator[tuple[str, str]]:
+        yield from super().conflicts()
+        if self.shortest > self.longest:
+            yield "shortest", f"{self.shortest} is more than longest, {self.longest}"
 
 
 class OcrConfig(Section):
@@ -111,7 +299,28 @@ class RewardsConfig(Section):
     jpeg_incompressibility: JpegConfig | None = Field(
         None, description="kB: higher is less compressible."
     )
+    clip_similarity: ClipSimilarityConfig | None = Field(
+        None, description="CLIP's similarity of image and prompt."
+    )
+    pick_score: PickScoreConfig | None = Field(
+        None, description="PickScore: how much people would prefer the image."
+    )
+    geneval: GenevalConfig | None = Field(None, description="GenEval's score of what is detected.")
+    format: FormatConfig | None = Field(None, description="1 for a completion of the right form.")
+    length: LengthConfig | None = Field(None, description="1 for a completion of the right length.")
     yes_no: YesNoConfig | None = Field(None, description="P(yes) of a judge.")
+    vlm_ocr: VlmOcrConfig | None = Field(
+        None, description="Similarity of the text a judge reads to the target."
+    )
+    unified_reward: UnifiedRewardConfig | None = Field(
+        None, description="A judge's mark for one image."
+    )
+    unified_reward_think: UnifiedRewardThinkConfig | None = Field(
+        None, description="Share of the comparisons in its group that an image wins."
+    )
+    edit_quality: EditQualityConfig | None = Field(
+        None, description="A judge's marks for an edited image."
+    )
     custom: dict[RewardName, CustomRewardConfig] = Field(
         default={}, description="Rewards of your own, by names of yours."
     )

@@ -15,7 +15,7 @@ from PIL import Image, ImageFilter
 from scipy import ndimage
 
 from atelier.data.render import INKS, SHAPE_SIZE, glyph_mask, shape_mask
-from atelier.data.scenes import GRID, SHAPES, Scene, Word, facts
+from atelier.data.scenes import GRID, SHAPES, Scene, SceneObject, Word, facts
 from atelier.errors import DataError
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -42,6 +42,15 @@ class GoldResult:
 
 
 @dataclass(frozen=True)
+class FoundShape:
+    """A shape in a picture; `box` is left, top, right, bottom in shares of the picture."""
+
+    shape: str
+    colour: str
+    box: tuple[float, float, float, float]
+
+
+@dataclass(frozen=True)
 class _Mark:
     """One component. `letter` and `shape` are None where nothing matches well enough."""
 
@@ -50,6 +59,7 @@ class _Mark:
     colour: str
     row: float  # centre, in shares of the picture
     column: float
+    box: tuple[float, float, float, float]  # left, top, right, bottom, in shares as well
 
     @property
     def noun(self) -> str:
@@ -74,6 +84,18 @@ def check(image: Image.Image | NDArray[np.uint8], scene: Scene) -> GoldResult:
         held["word relation"] = _check_word_relation(letters, objects, scene)
     text = "".join(mark.letter or "?" for mark in letters)
     return GoldResult(sum(held.values()) / len(held), held, text)
+
+
+def find_shapes(image: Image.Image | NDArray[np.uint8]) -> list[FoundShape]:
+    """The shapes in a picture (as `check` takes it), from left to right, whatever its scene.
+
+    Raises:
+        DataError: the array is not uint8 [H, W, 3].
+    """
+    marks = _read_marks(_pixels(image), _SOME_SHAPES)
+    return [
+        FoundShape(mark.shape, mark.colour, mark.box) for mark in marks if mark.shape is not None
+    ]
 
 
 def check_batch(
@@ -172,7 +194,13 @@ def _read_marks(pixels: Floats, scene: Scene) -> list[_Mark]:
         colour = _ink(absorption[around][own].sum(axis=0))
         row = (rows.start + rows.stop) / 2 / darkness.shape[0]
         column = (columns.start + columns.stop) / 2 / darkness.shape[1]
-        marks.append(_Mark(letter, shape, colour, row, column))
+        edges = (
+            columns.start / darkness.shape[1],
+            rows.start / darkness.shape[0],
+            columns.stop / darkness.shape[1],
+            rows.stop / darkness.shape[0],
+        )
+        marks.append(_Mark(letter, shape, colour, row, column, edges))
     return sorted(marks, key=lambda mark: mark.column)
 
 
@@ -250,6 +278,7 @@ def _pixels(image: Image.Image | NDArray[np.uint8]) -> Floats:
     return image.astype(np.float32)
 
 
+_SOME_SHAPES = Scene(objects=(SceneObject("circle", "red", (1, 1)),))
 _BILINEAR = Image.Resampling.BILINEAR
 _INK_NAMES = tuple(INKS)
 _INK_DIRECTIONS = 255 - np.asarray([INKS[name] for name in _INK_NAMES], np.float32)

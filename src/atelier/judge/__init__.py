@@ -9,6 +9,7 @@ from atelier.judge.forms import (
     Form,
     JsonForm,
     NumberForm,
+    TextForm,
     VerdictForm,
     YesNoForm,
 )
@@ -22,6 +23,7 @@ __all__ = [
     "JudgeClient",
     "NumberForm",
     "Question",
+    "TextForm",
     "VerdictForm",
     "YesNoForm",
 ]

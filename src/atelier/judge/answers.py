@@ -46,6 +46,14 @@ def _spoken(text: str) -> str:
     return text.rpartition("</think>")[2]
 
 
+def read_text(reply: Reply) -> Parsed[str] | Failure:
+    """The whole answer, without white space around it."""
+    if failure := unfinished(reply):
+        return failure
+    text = _spoken(reply.text).strip()
+    return Parsed(text, reply) if text else Failure("thoughts without an answer", reply)
+
+
 # JSON --------------------------------------------------------------------------------------------
 
 

@@ -99,6 +99,20 @@ class DimensionsForm:
 
 
 @dataclass(frozen=True)
+class TextForm:
+    """Any text: the whole answer, without thoughts before it. Numbers: none; see `values`."""
+
+    def request(self, config: JudgeConfig) -> dict[str, Any]:
+        return {}
+
+    def read(self, reply: Reply) -> Parsed[Any] | Failure:
+        return answers.read_text(reply)
+
+    def numbers(self, value: Any) -> dict[str, float]:
+        return {}
+
+
+@dataclass(frozen=True)
 class VerdictForm:
     """Which of two images is better, in answer tags. Numbers: `first_is_better`, 1 or 0."""
 

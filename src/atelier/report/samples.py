@@ -53,7 +53,7 @@ def read_samples(folder: Path) -> StepSamples:
     content = read_json_object(folder / "samples.json")
     kept: dict[str, list[KeptImage]] = {title: [] for title in TITLES.values()}
     for entry in content["samples"]:
-        kept[TITLES[entry["place"]]].append(_image(folder, entry, content["weights"]))
+        kept[TITLES[entry["place"]]].append(_image(folder, entry))
     return StepSamples(content["step"], {title: images for title, images in kept.items() if images})
 
 
@@ -62,12 +62,14 @@ def samples_page(run_name: str, samples: StepSamples) -> str:
     return fill("samples_page.html.j2", run_name=run_name, samples=samples)
 
 
-def _image(folder: Path, entry: Mapping[str, Any], weights: Mapping[str, float]) -> KeptImage:
+def _image(folder: Path, entry: Mapping[str, Any]) -> KeptImage:
     path = folder / entry["image"]
-    details = entry["details"]
+    weights, details = entry["weights"], entry["details"]
     parts = [
-        Part(name, score, weights.get(name, 0.0), "; ".join(_words(details.get(name, {}))))
+        Part(name, score, weights[name], "; ".join(_words(details.get(name, {}))))
         for name, score in entry["scores"].items()
+        # Without either, its data set does not name it, or it only logs and the reason tells why.
+        if score is not None or weights[name]
     ]
     uri = data_uri(path) if path.exists() else ""
     return KeptImage(uri, entry["prompt"], entry["total"], parts, entry["missing"])

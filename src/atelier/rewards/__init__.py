@@ -1,12 +1,14 @@
 """Rewards: what an image is worth. `build` makes the set that a configuration asks for."""
 
 from atelier.rewards.base import Missing, ScoreBatch, Scorer, Scores
+from atelier.rewards.custom import Golden, reward
 from atelier.rewards.images import pil_images
 from atelier.rewards.registry import build
 from atelier.rewards.reward_set import Reward, RewardSet, Submission
 from atelier.rewards.score_table import ScoreTable
 
 __all__ = [
+    "Golden",
     "Missing",
     "Reward",
     "RewardSet",
@@ -17,4 +19,5 @@ __all__ = [
     "Submission",
     "build",
     "pil_images",
+    "reward",
 ]

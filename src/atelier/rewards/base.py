@@ -9,7 +9,7 @@ second protocol.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -47,6 +47,36 @@ class ScoreBatch:
 
     def __len__(self) -> int:
         return len(self.images)
+
+    @classmethod
+    def joined(cls, parts: Sequence[ScoreBatch]) -> ScoreBatch:
+        """The images of all parts, in their order."""
+        if len(parts) == 1:
+            return parts[0]
+        columns = {one.name: [getattr(part, one.name) for part in parts] for one in fields(cls)}
+        return cls(**{name: _joined(column, parts) for name, column in columns.items()})
+
+    def at(self, places: Sequence[int]) -> ScoreBatch:
+        """The images at these places of the batch, in this order."""
+        columns: dict[str, Any] = {
+            one.name: _at(getattr(self, one.name), places) for one in fields(self)
+        }
+        return ScoreBatch(**columns)
+
+
+def _at(column: Sequence[Any] | None, places: Sequence[int]) -> list[Any] | None:
+    return None if column is None else [column[place] for place in places]
+
+
+def _joined(column: Sequence[Sequence[Any] | None], parts: Sequence[ScoreBatch]) -> Any:
+    """One field of several batches as one; None where none of them has it."""
+    if all(values is None for values in column):
+        return None
+    known = [
+        [None] * len(part) if values is None else values
+        for values, part in zip(column, parts, strict=True)
+    ]
+    return [value for values in known for value in values]
 
 
 @dataclass(frozen=True)

@@ -64,6 +64,6 @@ def detail(answer: Answer, **more: Any) -> dict[str, Any]:
     return {"judge": words(answer), **answer.numbers, **more}
 
 
-def red_circle() -> Image:
+def red_circle(size: int = 64) -> Image:
     """A picture that every judge, small or large, can say something about."""
-    return render(Scene(objects=(SceneObject("circle", "red", (1, 1)),)))
+    return render(Scene(objects=(SceneObject("circle", "red", (1, 1)),)), size=size)

@@ -10,12 +10,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image
 
 from atelier.config.rewards import OcrConfig
 from atelier.errors import ConfigError
 from atelier.rewards import ocr_engine
 from atelier.rewards.base import Direction, Missing, Score, ScoreBatch, Scores
+from atelier.rewards.images import drawn_word
 from atelier.rewards.text import Normalization, normalize, reading_order, similarity
 
 logger = logging.getLogger(__name__)
@@ -51,7 +52,7 @@ class OcrScorer:
 
     def golden(self) -> tuple[ScoreBatch, Sequence[float], float]:
         """A word read right, the same word with a wrong target, and an empty image."""
-        word = _render_word("HELLO")
+        word = drawn_word("HELLO")
         images = [word, word, Image.new("RGB", word.size, "white")]
         targets = ["Hello", "HELP", "HELLO"]
         batch = ScoreBatch(
@@ -93,12 +94,3 @@ class OcrScorer:
     @property
     def _normalization(self) -> Normalization:
         return self.config.unicode_normalization
-
-
-def _render_word(text: str, size: tuple[int, int] = (192, 64)) -> Image.Image:
-    """Black on white in Pillow's own font, so that the sample needs no file."""
-    image = Image.new("RGB", size, "white")
-    centre = (size[0] / 2, size[1] / 2)
-    font = ImageFont.load_default(size=40)
-    ImageDraw.Draw(image).text(centre, text, fill="black", font=font, anchor="mm")
-    return image

@@ -1,4 +1,6 @@
-"""Which rewards exist. A new one: a file with a scorer, a line here, a section in the schema."""
+"""Which rewards exist. A new one: a file with a scorer, a line here, a section in the schema.
+
+Those of `rewards.custom` have no line here: their section names a function or a class."""
 
 from __future__ import annotations
 
@@ -8,16 +10,24 @@ from typing import Any
 
 from atelier.config.digest import scorer_digest
 from atelier.config.judge import JudgeConfig, VllmConfig
-from atelier.config.rewards import JudgedSection, RewardsConfig, RewardSection
+from atelier.config.rewards import CustomRewardConfig, JudgedSection, RewardsConfig, RewardSection
 from atelier.config.servers import ServerConfig
 from atelier.errors import ConfigError
 from atelier.rewards.base import Scorer
+from atelier.rewards.clip import ClipSimilarityScorer, PickScoreScorer
+from atelier.rewards.completions import FormatScorer, LengthScorer
+from atelier.rewards.custom import custom_scorer
+from atelier.rewards.edit_quality import EditQualityScorer
+from atelier.rewards.geneval_reward import GenevalScorer
 from atelier.rewards.jpeg import JpegCompressibility, JpegIncompressibility
 from atelier.rewards.judges import SharedJudge, Tracing, shared_judges
 from atelier.rewards.ocr import OcrScorer
 from atelier.rewards.remote import RemoteScorer
 from atelier.rewards.reward_set import Reward, RewardSet
 from atelier.rewards.service.protocol import MANAGED_TOKEN_VARIABLE, TOKEN_VARIABLE
+from atelier.rewards.unified_reward import UnifiedRewardScorer
+from atelier.rewards.unified_reward_think import UnifiedRewardThinkScorer
+from atelier.rewards.vlm_ocr import VlmOcrScorer
 from atelier.rewards.yes_no import YesNoScorer
 
 # Name of the section in `rewards:` -> what makes a scorer of it.
@@ -25,10 +35,19 @@ SCORERS: dict[str, Callable[[Any], Scorer]] = {
     "ocr": OcrScorer,
     "jpeg_compressibility": JpegCompressibility,
     "jpeg_incompressibility": JpegIncompressibility,
+    "clip_similarity": ClipSimilarityScorer,
+    "pick_score": PickScoreScorer,
+    "geneval": GenevalScorer,
+    "format": FormatScorer,
+    "length": LengthScorer,
 }
 # Those that ask a judge.
 JUDGED: dict[str, Callable[[Any, SharedJudge], Scorer]] = {
     "yes_no": YesNoScorer,
+    "vlm_ocr": VlmOcrScorer,
+    "unified_reward": UnifiedRewardScorer,
+    "unified_reward_think": UnifiedRewardThinkScorer,
+    "edit_quality": EditQualityScorer,
 }
 
 
@@ -42,11 +61,16 @@ def make_scorers(
 
     Args:
         judges: with the URLs of their servers, where they are to be asked.
+
+    Raises:
+        ConfigError: the function of a custom one is not there.
     """
     shared = shared_judges(judges, tracing)
     made: dict[str, tuple[Scorer, str]] = {}
     for name, section in rewards.sections().items():
-        if isinstance(section, JudgedSection):
+        if isinstance(section, CustomRewardConfig):
+            made[name] = custom_scorer(name, section), scorer_digest(name, section)
+        elif isinstance(section, JudgedSection):
             scorer = JUDGED[name](section, shared[section.judge])
             made[name] = scorer, scorer_digest(name, section, judges[section.judge])
         else:
@@ -89,7 +113,7 @@ def build(
                 concurrency=threads,
             )
         made.append(Reward(scorer, section.weight, threads))
-    return RewardSet(made, deadline_seconds=rewards.deadline)
+    return RewardSet(made, deadline_seconds=rewards.deadline, by_dataset=True)
 
 
 def asked_by(sections: Iterable[RewardSection]) -> set[str]:

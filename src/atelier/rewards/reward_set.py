@@ -11,7 +11,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,7 +20,8 @@ from atelier.errors import AtelierError, ConfigError
 from atelier.rewards.asking_again import completed, missing_for_now
 from atelier.rewards.base import Closeable, Missing, ScoreBatch, Scorer, Scores
 from atelier.rewards.checks import checked, require_golden
-from atelier.rewards.score_table import ScoreTable, tabulate
+from atelier.rewards.mixes import mix_of, require_mixes, weight_for
+from atelier.rewards.score_table import NOT_ASKED, ScoreTable, spread, tabulate
 from atelier.rewards.threads import ScoringThreads
 
 logger = logging.getLogger(__name__)
@@ -35,17 +36,34 @@ class Reward:
     workers: int = 1
 
 
+@dataclass(frozen=True)
+class Asked:
+    """What one reward is asked about a batch.
+
+    Attributes:
+        batch: the images that it scores.
+        places: where they are in the whole batch; the others' data sets do not name the reward.
+        weights: of each image in the whole batch; 0 where it is not asked.
+    """
+
+    batch: ScoreBatch
+    places: Sequence[int]
+    weights: Sequence[float]
+
+
 @dataclass
 class Submission:
     """A batch on its way.
 
     Attributes:
+        asked: what each reward is asked about it.
         futures: of each reward whose scores were not collected yet.
         scores: of each reward, what was collected.
         seconds: of each reward that has scored it, from the submission to the scores.
     """
 
     batch: ScoreBatch
+    asked: dict[str, Asked]
     submitted: float = field(default_factory=time.monotonic)
     futures: dict[str, Future[Scores]] = field(default_factory=dict)
     scores: dict[str, Scores] = field(default_factory=dict)
@@ -63,13 +81,21 @@ class RewardSet:
     Args:
         rewards: with distinct scorer names.
         deadline_seconds: how long `collect` and `preflight` wait unless told otherwise; may be inf.
+        by_dataset: whether the mixes in the images' metadata count (mixes.py), or every reward
+            scores every image.
 
     Raises:
         ConfigError: no reward, all weights 0, or a weight that is not finite.
     """
 
-    def __init__(self, rewards: Sequence[Reward], deadline_seconds: float = 600.0) -> None:
+    def __init__(
+        self,
+        rewards: Sequence[Reward],
+        deadline_seconds: float = 600.0,
+        by_dataset: bool = False,
+    ) -> None:
         self.rewards = {reward.scorer.name: reward for reward in rewards}
+        self._by_dataset = by_dataset
         self.deadline_seconds = deadline_seconds
         if len(self.rewards) < len(rewards):
             raise ConfigError("rewards: two rewards have the same name")
@@ -86,11 +112,23 @@ class RewardSet:
         return {name: reward.weight for name, reward in self.rewards.items()}
 
     def submit(self, batch: ScoreBatch) -> Submission:
-        """Start scoring and return at once. A scorer sees exactly this batch."""
-        item = Submission(batch)
-        for name in self.rewards:
-            self._start(name, item)
+        """Start scoring and return at once. A scorer sees this batch, or those images of it whose
+        data sets name it."""
+        mixes = [mix_of(one, self.rewards) if self._by_dataset else None for one in batch.metadata]
+        item = Submission(batch, {name: self._ask(name, batch, mixes) for name in self.rewards})
+        for name, asked in item.asked.items():
+            if asked.places or not len(batch):
+                self._start(name, item)
         return item
+
+    def require_mixes(self, metadata: Iterable[Mapping[str, Any]]) -> None:
+        """The mixes of the prompts that will be scored are of these rewards.
+
+        Raises:
+            ConfigError: one names a reward that is not set, or none that counts.
+        """
+        if self._by_dataset:
+            require_mixes(metadata, self.rewards)
 
     def collect(
         self, submissions: Sequence[Submission], deadline_seconds: float | None = None
@@ -108,7 +146,11 @@ class RewardSet:
             for item in submissions:
                 self._take(name, item, end)
         scores = {name: [item.scores[name] for item in submissions] for name in self.rewards}
-        return tabulate(scores, self.weights)
+        weights = {
+            name: [one for item in submissions for one in item.asked[name].weights]
+            for name in self.rewards
+        }
+        return tabulate(scores, weights)
 
     def ask_again(self, submissions: Sequence[Submission]) -> None:
         """Start scoring what was collected as missing and may be had later; `collect` them again
@@ -133,7 +175,8 @@ class RewardSet:
         end = started + self.deadline_seconds
         goldens = {name: reward.scorer.golden() for name, reward in self.rewards.items()}
         futures = {
-            name: self._start(name, Submission(golden[0])) for name, golden in goldens.items()
+            name: self._start(name, Submission(batch, {name: _all_of(batch)}))
+            for name, (batch, _, _) in goldens.items()
         }
         report = {}
         for name, (batch, expected, tolerance) in goldens.items():
@@ -169,7 +212,7 @@ class RewardSet:
         scorer = self.rewards[name].scorer
 
         def score() -> Scores:
-            scores = scorer.score(item.batch)
+            scores = scorer.score(item.asked[name].batch)
             item.seconds[name] = time.monotonic() - item.submitted
             return scores
 
@@ -178,12 +221,26 @@ class RewardSet:
         return future
 
     def _take(self, name: str, item: Submission, end: float) -> None:
-        """Collect what one reward says of a batch, if it was not collected yet."""
+        """Collect what one reward says of a batch, if it was not collected yet: NOT_ASKED where it
+        was not asked."""
+        count, places = len(item.batch), item.asked[name].places
         future = item.futures.pop(name, None)
-        if future is not None:
-            found = self._wait(name, future, len(item.batch), end)
-            earlier = item.scores.get(name)
-            item.scores[name] = found if earlier is None else completed(earlier, found)
+        if future is None:
+            item.scores.setdefault(name, Scores(name, [NOT_ASKED] * count))
+            return
+        found = self._wait(name, future, len(places), end)
+        if len(places) < count:
+            found = spread(found, places, count)
+        earlier = item.scores.get(name)
+        item.scores[name] = found if earlier is None else completed(earlier, found)
+
+    def _ask(
+        self, name: str, batch: ScoreBatch, mixes: Sequence[Mapping[str, float] | None]
+    ) -> Asked:
+        weights = [weight_for(name, self.rewards[name].weight, mix) for mix in mixes]
+        places = [place for place, weight in enumerate(weights) if weight is not None]
+        mine = batch if len(places) == len(batch) else batch.at(places)
+        return Asked(mine, places, [weight or 0.0 for weight in weights])
 
     def _wait(self, name: str, future: Future[Scores], count: int, end: float) -> Scores:
         """The scores of one batch, checked; all missing, with the reason, if there are none."""
@@ -204,6 +261,10 @@ class RewardSet:
             return checked(future.result(), count)
         except ValueError as wrong_count:
             return _missing(name, count, str(wrong_count))
+
+
+def _all_of(batch: ScoreBatch) -> Asked:
+    return Asked(batch, range(len(batch)), [1.0] * len(batch))
 
 
 def _error(future: Future[Scores]) -> BaseException | None:

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from typing import TypeVar
 
 from atelier.config.schema import RunConfig
+from atelier.config.whole_groups import images_together
 from atelier.data.keys import key
 from atelier.data.prompts import Prompt
 from atelier.data.samplers import other_indices, prompt_indices
 from atelier.policies.base import Sample
 
+Item = TypeVar("Item")
 MicroBatch = Sequence[Sample]
 
 
@@ -49,11 +52,15 @@ def micro_batches_by_update(
 ) -> list[list[MicroBatch]]:
     """This rank's micro-batches, one list an optimizer update.
 
-    The plan guarantees that the counts divide: every rank gets as many in every update.
+    The plan guarantees that the counts divide: every rank gets as many in every update. Those that
+    stay together (`images_together`) follow each other in one rank's part of one update.
     """
     size = config.rollout.micro_batch_size
-    batches = [samples[start : start + size] for start in range(0, len(samples), size)]
-    random.Random(key("updates", config.train.seed, step)).shuffle(batches)
-    per_update = len(batches) // config.train.updates_per_step
-    updates = [batches[start : start + per_update] for start in range(0, len(batches), per_update)]
-    return [update[rank::world_size] for update in updates]
+    pieces = _cut(_cut(samples, size), images_together(config) // size)
+    random.Random(key("updates", config.train.seed, step)).shuffle(pieces)
+    updates = _cut(pieces, len(pieces) // config.train.updates_per_step)
+    return [[batch for piece in update[rank::world_size] for batch in piece] for update in updates]
+
+
+def _cut(items: Sequence[Item], length: int) -> list[Sequence[Item]]:
+    return [items[start : start + length] for start in range(0, len(items), length)]

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from atelier.algorithms.advantages import comparable, flat_groups
 from atelier.config.schema import RunConfig
+from atelier.config.whole_groups import images_together
 from atelier.data.prompts import Prompt
 from atelier.errors import Stopped
 from atelier.policies.base import Policy, Rollout, Sample
@@ -50,6 +51,7 @@ class InFlight:
     """Rolled out and sent to be scored, by the weights that `updates_before` updates had made.
 
     Attributes:
+        unsent: images that wait for the others of their group.
         seconds: reward name -> how long each batch of this rank took to be scored.
         said: sample index -> what is said of the image, once it is scored.
     """
@@ -59,6 +61,7 @@ class InFlight:
     rollouts: Updates
     submissions: list[Submission]
     metrics: dict[str, float]
+    unsent: list[ScoreBatch] = field(default_factory=list)
     seconds: dict[str, list[float]] = field(default_factory=dict)
     said: dict[int, Said] = field(default_factory=dict)
 
@@ -108,7 +111,10 @@ class Collector:
 
     def _roll_out(self, batch: MicroBatch, flight: InFlight) -> Rollout:
         rollout = self.policy.rollout(self.policy.module, batch)
-        flight.submissions.append(self.rewards.submit(score_batch(rollout)))
+        flight.unsent.append(score_batch(rollout))
+        if sum(map(len, flight.unsent)) == images_together(self.config):
+            flight.submissions.append(self.rewards.submit(ScoreBatch.joined(flight.unsent)))
+            flight.unsent = []
         return rollout
 
     def collect(self, flight: InFlight, watch: Stopwatch) -> Experience:

@@ -22,7 +22,7 @@ from atelier.errors import CheckpointError
 from atelier.policies.base import Policy, Rollout
 from atelier.training.batches import MicroBatch, micro_batches_by_update, step_samples
 from atelier.training.experience import Collector, Experience
-from atelier.training.scores import StepScores
+from atelier.training.scores import VALUE, WEIGHT, StepScores, below
 
 PATTERN = "in_flight-*.safetensors"
 SCORES = "scores/"
@@ -63,8 +63,7 @@ def read_experience(folder: Path, collector: Collector) -> Experience | None:
     samples = step_samples(collector.prompts, said["step"], config)
     updates = micro_batches_by_update(samples, said["step"], config, world.rank, world.size)
     rollouts = [[_rollout(batch, tensors, collector) for batch in update] for update in updates]
-    scores = _below(tensors, SCORES)
-    known = {name.removeprefix("value/"): v for name, v in scores.items() if "/" in name}
+    scores = below(tensors, SCORES)
     return Experience(
         said["step"],
         said["updates_before"],
@@ -74,32 +73,26 @@ def read_experience(folder: Path, collector: Collector) -> Experience | None:
             scores["total"],
             scores["valid"],
             scores["group_ids"],
-            known,
+            below(scores, VALUE),
             said["first_reason"],
+            below(scores, WEIGHT),
         ),
         said["metrics"],
     )
 
 
 def _scores(scores: StepScores) -> dict[str, Tensor]:
-    values = {f"value/{name}": value for name, value in scores.values.items()}
+    values = {f"{VALUE}{name}": value for name, value in scores.values.items()}
+    values |= {f"{WEIGHT}{name}": weight for name, weight in scores.weights.items()}
     one_each = {name: getattr(scores, name) for name in ("index", "total", "valid", "group_ids")}
     return {**one_each, **values}
 
 
 def _rollout(batch: MicroBatch, tensors: Mapping[str, Tensor], collector: Collector) -> Rollout:
-    own = _below(tensors, f"{batch[0].index}/")
+    own = below(tensors, f"{batch[0].index}/")
     if not own:
         raise CheckpointError(
             f"images in flight: those from sample {batch[0].index} on are missing"
         )
     device = collector.world.device
     return collector.policy.unpack(batch, {name: one.to(device) for name, one in own.items()})
-
-
-def _below(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {
-        name.removeprefix(prefix): value
-        for name, value in tensors.items()
-        if name.startswith(prefix)
-    }

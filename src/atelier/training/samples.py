@@ -2,8 +2,8 @@
 
     train/samples/step-000010/
         00012.png       an image, by its index in the step
-        samples.json    step, weights, and of each image: place (best, worst, missing), prompt,
-                        total, scores, the rewards' details, why scores are missing
+        samples.json    step, and of each image: place (best, worst, missing), prompt, total,
+                        scores, weights, the rewards' details, why scores are missing
 
 They are for people: nothing reads them to train. All words in them are somebody else's, so they
 are kept legible and bounded.
@@ -60,7 +60,6 @@ def keep_samples(
     run: RunDirectory,
     world: World,
     experience: Experience,
-    weights: Mapping[str, float],
     count: int,
 ) -> None:
     """Write those of a step whose images are at hand. Collective; the main rank writes."""
@@ -81,11 +80,12 @@ def keep_samples(
             **everyone[index][1],
             "total": _number(scores.total[position]),
             "scores": {name: _number(one[position]) for name, one in scores.values.items()},
+            "weights": {name: float(one[position]) for name, one in scores.weights.items()},
         }
         for index, position in wanted.items()
     ]
     images = {entry["image"]: everyone[entry["index"]][0] for entry in entries}
-    content = {"step": experience.step, "weights": dict(weights), "samples": entries}
+    content = {"step": experience.step, "samples": entries}
     _write(run.step_samples(experience.step), content, images)
 
 

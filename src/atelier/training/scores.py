@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -14,10 +14,16 @@ from atelier.policies.base import Sample
 from atelier.rewards.reward_set import ScoreTable
 from atelier.training.distributed import World
 
+VALUE, WEIGHT = "value/", "weight/"  # before the name of a reward, among other tensors
+
 
 @dataclass(frozen=True)
 class StepScores:
-    """One entry a sample, by sample index [N]: total [N] (NaN where not valid)."""
+    """One entry a sample, by sample index [N]: total [N] (NaN where not valid).
+
+    `values` and `weights` are by reward; a value is NaN where it is missing or not asked for, and
+    the weight 0 where the sample's data set does not name the reward.
+    """
 
     index: Tensor
     total: Tensor
@@ -25,6 +31,7 @@ class StepScores:
     group_ids: Tensor
     values: dict[str, Tensor]
     first_reason: str | None
+    weights: dict[str, Tensor] = field(default_factory=dict)
 
     def replaced_by(self, other: StepScores) -> StepScores:
         """The same with the entries of `other`, whose samples are some of these, in their place."""
@@ -40,6 +47,7 @@ class StepScores:
             put(self.group_ids, other.group_ids),
             {name: put(value, other.values[name]) for name, value in self.values.items()},
             self.first_reason or other.first_reason,
+            {name: put(weight, other.weights[name]) for name, weight in self.weights.items()},
         )
 
     def summary(self) -> dict[str, float]:
@@ -57,18 +65,15 @@ class StepScores:
         return result
 
 
-def comparison_metrics(
-    scores: StepScores, weights: Mapping[str, float | Tensor], min_valid_in_group: float
-) -> dict[str, float]:
+def comparison_metrics(scores: StepScores, min_valid_in_group: float) -> dict[str, float]:
     """What the groups' comparison rests on: groups that teach nothing, among them those with too
-    few scores, and what share of the advantage each reward explains.
-
-    weights: by reward, of all images or of each [N]; with 0 a score may be missing.
-    """
+    few scores, and what share of the advantage each reward explains."""
     groups = scores.group_ids
     compared = comparable(groups, scores.valid, min_valid_in_group)
     count = len(groups.unique())
-    parts = {name: _weighted(scores.values[name], weight) for name, weight in weights.items()}
+    parts = {
+        name: _weighted(scores.values[name], weight) for name, weight in scores.weights.items()
+    }
     shares = advantage_shares(parts, groups, compared)
     return {
         "advantage/zero_std_share": zero_std_share(scores.total, groups, compared),
@@ -77,9 +82,8 @@ def comparison_metrics(
     }
 
 
-def _weighted(values: Tensor, weight: float | Tensor) -> Tensor:
+def _weighted(values: Tensor, weights: Tensor) -> Tensor:
     """Weight times score [N], 0 where the weight is, even of a score that is missing."""
-    weights = torch.as_tensor(weight, dtype=torch.float64).expand(len(values))
     return torch.where(weights != 0, weights * values.double(), 0.0)
 
 
@@ -90,7 +94,8 @@ def gather_scores(world: World, samples: Sequence[Sample], table: ScoreTable) ->
         "group": np.array([one.group_id for one in samples]),
         "total": table.total,
         "valid": table.valid,
-        **{f"value/{name}": values for name, values in table.values.items()},
+        **{f"{VALUE}{name}": values for name, values in table.values.items()},
+        **{f"{WEIGHT}{name}": weights for name, weights in table.weights.items()},
     }
     parts = world.gather((mine, next((reason for reason in table.reasons if reason), None)))
     whole = {name: np.concatenate([part[name] for part, _ in parts]) for name in mine}
@@ -101,6 +106,16 @@ def gather_scores(world: World, samples: Sequence[Sample], table: ScoreTable) ->
         total=sorted_.pop("total").float(),
         valid=sorted_.pop("valid").bool(),
         group_ids=sorted_.pop("group"),
-        values={name.removeprefix("value/"): values for name, values in sorted_.items()},
+        values=below(sorted_, VALUE),
+        weights=below(sorted_, WEIGHT),
         first_reason=next((reason for _, reason in parts if reason), None),
     )
+
+
+def below(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """What is named by a prefix, without it."""
+    return {
+        name.removeprefix(prefix): value
+        for name, value in tensors.items()
+        if name.startswith(prefix)
+    }

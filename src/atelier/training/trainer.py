@@ -85,9 +85,7 @@ class Trainer:
         scores = flight.scores
         with watch("update"):
             metrics = self.learner.learn(flight)
-        compared = comparison_metrics(
-            scores, self.collector.rewards.weights, self.config.rewards.min_valid_in_group
-        )
+        compared = comparison_metrics(scores, self.config.rewards.min_valid_in_group)
         return ahead, {**flight.metrics, **scores.summary(), **compared, **metrics}
 
     def _collect(self, flight: InFlight, watch: Stopwatch) -> Experience:
@@ -99,7 +97,6 @@ class Trainer:
                     self.journal.run,
                     self.world,
                     experience,
-                    self.collector.rewards.weights,
                     self.config.tracking.images,
                 )
         return experience

@@ -100,6 +100,7 @@ def _train(config: RunConfig, run: RunDirectory, world: World) -> None:
         judge_tracing(config, run, world) as tracing,
         build(config.rewards, config.judges, read_urls(run.train), tracing) as rewards,
     ):
+        rewards.require_mixes(one.metadata for one in train_prompts)
         rewards.preflight()
         sampling = partial(session.behaviour_weights, engine)
         collector = Collector(config, policy, rewards, world, train_prompts, sampling)

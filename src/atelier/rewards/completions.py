@@ -1,0 +1,97 @@
+"""Rewards `format` and `length`: of a completion, the text that a policy wrote for an image.
+
+It is `metadata["completion"]`; an image without one has no score.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from atelier.config.rewards import FormatConfig, LengthConfig
+from atelier.rewards.base import Direction, Missing, Score, ScoreBatch, Scores
+
+
+class CompletionScorer(ABC):
+    """A score in [0, 1] of a completion."""
+
+    name: str
+    direction: Direction = "higher_is_better"
+    value_range = (0.0, 1.0)
+    version = "1"
+
+    def score(self, batch: ScoreBatch) -> Scores:
+        return Scores(self.name, [self._score(metadata) for metadata in batch.metadata])
+
+    def weights(self) -> Sequence[Path]:
+        return ()
+
+    @abstractmethod
+    def of(self, completion: str) -> float:
+        """The score of a completion."""
+
+    @abstractmethod
+    def golden(self) -> tuple[ScoreBatch, Sequence[float], float]: ...
+
+    def _score(self, metadata: Mapping[str, Any]) -> Score:
+        completion = metadata.get("completion")
+        if not isinstance(completion, str):
+            return Missing("the image has no completion in its metadata")
+        return self.of(completion)
+
+
+class FormatScorer(CompletionScorer):
+    """1 where the whole completion matches the pattern, else 0."""
+
+    name = "format"
+
+    def __init__(self, config: FormatConfig) -> None:
+        self._default = config.pattern == FormatConfig.model_fields["pattern"].default
+        self._pattern = re.compile(config.pattern)
+
+    def of(self, completion: str) -> float:
+        return float(self._pattern.fullmatch(completion) is not None)
+
+    def golden(self) -> tuple[ScoreBatch, Sequence[float], float]:
+        """Right and wrong by the default pattern; of a pattern of yours nothing is known."""
+        if not self._default:
+            return _batch([]), [], 0.0
+        right = "<think>round and red</think>\n<answer>a red circle</answer>"
+        return _batch([right, f"So: {right}"]), [1.0, 0.0], 0.0
+
+
+class LengthScorer(CompletionScorer):
+    """1 from `shortest` to `longest`, falling evenly to 0 within `fall_off` on either side."""
+
+    name = "length"
+
+    def __init__(self, config: LengthConfig) -> None:
+        self.config = config
+
+    def of(self, completion: str) -> float:
+        words = self.config.unit == "words"
+        return self.of_length(len(completion.split()) if words else len(completion))
+
+    def of_length(self, length: int) -> float:
+        """The score of so many words or characters."""
+        beyond = max(self.config.shortest - length, length - self.config.longest, 0)
+        return max(0.0, 1.0 - beyond / self.config.fall_off)
+
+    def golden(self) -> tuple[ScoreBatch, Sequence[float], float]:
+        """As long as is right at most, and too long by far."""
+        unit = "a " if self.config.unit == "words" else "a"
+        lengths = [self.config.longest, self.config.longest + math.ceil(self.config.fall_off)]
+        return _batch([unit * length for length in lengths]), [1.0, 0.0], 1e-6
+
+
+def _batch(completions: Sequence[str]) -> ScoreBatch:
+    count = len(completions)
+    metadata = [{"completion": one} for one in completions]
+    images = [Image.new("RGB", (8, 8))] * count
+    return ScoreBatch(images, [""] * count, metadata, list(range(count)))

@@ -1,0 +1,264 @@
+"""Rewards that ask a judge: published values, and Missing where there is no answer."""
+
+import re
+
+import pytest
+from PIL import Image
+
+from atelier.config.judge import JudgeConfig
+from atelier.config.rewards import RewardsConfig
+from atelier.rewards import Missing, ScoreBatch
+from atelier.rewards.edit_quality import combined
+from atelier.rewards.judges import SharedJudge
+from atelier.rewards.pairs import Pair, pairs_of, tallies
+from atelier.rewards.registry import JUDGED
+from tests.support.judge_endpoint import judge_endpoint, said
+from tests.support.oracle_judge import ScriptedJudge, SilentJudge
+
+
+def made(name, judge, **settings):
+    section = RewardsConfig.model_validate({name: {"judge": "j", **settings}})
+    return JUDGED[name](getattr(section, name), judge)
+
+
+def batch_of(count, metadata=None, group_ids=None, sources=None):
+    # Every image is of another width, so that a script can tell which one it is asked about.
+    images = [Image.new("RGB", (index + 1, 8)) for index in range(count)]
+    prompts = [f"prompt {index}" for index in range(count)]
+    return ScoreBatch(
+        images, prompts, metadata or [{}] * count, group_ids or [0] * count, source_images=sources
+    )
+
+
+@pytest.mark.parametrize("name", sorted(JUDGED))
+def test_without_an_answer_every_image_is_missing_for_now(name):
+    scorer = made(name, SilentJudge())
+    scores = scorer.score(scorer.golden()[0])
+    assert all(isinstance(one, Missing) and one.retryable for one in scores.values)
+    assert all("the judge is away" in one.reason for one in scores.values)
+
+
+# vlm_ocr -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("target", "read", "score"),
+    [
+        ("Hello World", "hello\u3000 world\n", 1.0),
+        ("Hello World", "Helo Wrld", 0.8),
+        ("SALE", "SALE50%OFF", 1.0),
+        ("Coffee", "Cofee\tshop", 1 / 6),
+        ("OPEN", "[no text]", 0.0),
+        ("no text", "[no text]", 0.0),
+    ],
+)
+def test_vlm_ocr_compares_without_white_space_and_case(target, read, score):
+    scorer = made("vlm_ocr", ScriptedJudge(lambda question: read))
+    assert scorer.score(batch_of(1, [{"target": target}])).values == [pytest.approx(score)]
+
+
+def test_vlm_ocr_asks_only_about_images_with_a_target():
+    judge = ScriptedJudge(lambda question: "A")
+    metadata = [{}, {"target": "A"}, {"target": " \n"}, {"target": "B"}]
+    scores = made("vlm_ocr", judge).score(batch_of(4, metadata)).values
+    assert [one.images[0].width for one in judge.asked] == [2, 4]
+    assert scores[1::2] == [1.0, 0.0]
+    assert all("target" in one.reason for one in scores[::2])
+
+
+def test_vlm_ocr_is_the_mean_of_what_could_be_measured():
+    scorer = made("vlm_ocr", ScriptedJudge(lambda question: ["AB", "AX", None]))
+    assert scorer.score(batch_of(1, [{"target": "AB"}])).values == [0.75]
+
+
+# unified_reward ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("reply", "score"),
+    [
+        ("Good.\nFinal Score: 4.5", 0.9),
+        ("**Final Score:** 4", 0.8),
+        ("Final Score: 10", None),
+        ("I like it", None),
+        (None, None),
+    ],
+)
+def test_unified_reward_reads_one_mark(reply, score):
+    scorer = made("unified_reward", ScriptedJudge(lambda question: reply))
+    (found,) = scorer.score(batch_of(1)).values
+    assert isinstance(found, Missing) if score is None else found == pytest.approx(score)
+
+
+def test_a_missing_dimension_is_missing_and_not_the_mean_of_others():
+    """Golden value 10 of spec deepgen 12, whose original fills in 2.5 and 2.875."""
+    replies = [
+        "Alignment Score (1-5): 4.5\nCoherence Score (1-5): 1\nStyle Score (1-5): 2",
+        "Alignment Score (1-5): 3",
+        "nothing",
+    ]
+    judge = ScriptedJudge(lambda question: replies[question.images[0].width - 1])
+    scores = made("unified_reward", judge, form="dimensions", scale="raw").score(batch_of(3))
+    assert scores.values[0] == 3.25
+    assert all(isinstance(one, Missing) for one in scores.values[1:])
+    fifths = made("unified_reward", judge, form="dimensions").score(batch_of(1))
+    assert fifths.values == [0.65]
+
+
+def test_the_prompt_is_put_into_the_question():
+    judge = ScriptedJudge(lambda question: "Final Score: 3")
+    made("unified_reward", judge, question="About {prompt}.").score(batch_of(2))
+    assert [one.prompt for one in judge.asked] == ["About prompt 0.", "About prompt 1."]
+
+
+# unified_reward_think ----------------------------------------------------------------------------
+
+
+def better(rank):
+    """A judge that prefers the image of the lower rank, by width - 1; None: it does not say."""
+
+    def says(question):
+        first, second = (image.width - 1 for image in question.images)
+        if rank[first] is None or rank[second] is None:
+            return "hard to say"
+        return f"<answer>Image {1 if rank[first] < rank[second] else 2} is better</answer>"
+
+    return ScriptedJudge(says)
+
+
+@pytest.mark.parametrize("both_orders", [False, True])
+def test_win_rates_of_three(both_orders):
+    """Golden value 10 of spec deepgen 12: 0 beats 1 and 2, 2 beats 1."""
+    judge = better([0, 2, 1])
+    scorer = made("unified_reward_think", judge, both_orders=both_orders)
+    assert scorer.score(batch_of(3)).values == [1.0, 0.0, 0.5]
+    assert len(judge.asked) == (6 if both_orders else 3)
+
+
+def test_win_rates_of_eight_are_not_rounded():
+    """One beats all, the other seven win three each: 1.0 and 7 x 3/7."""
+    circle = [  # each of 1..7 beats the next three around the circle
+        (pair, float(pair.first == 0 or (pair.second - pair.first) % 7 in (1, 2, 3)))
+        for pair in pairs_of([0] * 8, both_orders=False)
+    ]
+    rates = [one.win_rate for one in tallies(8, circle)]
+    assert rates == [1.0, *[pytest.approx(3 / 7)] * 7]
+
+
+def test_a_liking_for_the_first_place_cancels_out():
+    judge = ScriptedJudge(lambda question: "<answer>Image 1 is better</answer>")
+    assert made("unified_reward_think", judge).score(batch_of(3)).values == [0.5] * 3
+    one_order = made("unified_reward_think", judge, both_orders=False)
+    assert one_order.score(batch_of(3)).values == [1.0, 0.5, 0.0]
+
+
+def test_an_unanswered_comparison_counts_for_nobody():
+    # The judge never says anything about image 2.
+    scorer = made("unified_reward_think", better([0, 1, None]), min_answered_share=0.5)
+    scores = scorer.score(batch_of(3))
+    assert scores.values[:2] == [1.0, 0.0]
+    assert "0 of its 4 comparisons were answered" in scores.values[2].reason
+    assert [one["answered"] for one in scores.details] == [2, 2, 0]
+    strict = made("unified_reward_think", better([0, 1, None]), min_answered_share=0.6)
+    assert all(isinstance(one, Missing) for one in strict.score(batch_of(3)).values)
+
+
+def test_only_images_of_a_group_are_compared():
+    judge = better([3, 2, 1, 0])
+    scores = made("unified_reward_think", judge).score(batch_of(4, group_ids=[7, 5, 7, 9]))
+    assert {tuple(image.width for image in one.images) for one in judge.asked} == {(1, 3), (3, 1)}
+    assert scores.values[0::2] == [0.0, 1.0]
+    assert all("alone in its group" in one.reason for one in scores.values[1::2])
+    assert not any(one.retryable for one in scores.values[1::2])
+
+
+def test_a_tie_is_half_a_win():
+    tally = tallies(2, [(Pair(0, 1), 0.5)])
+    assert [one.win_rate for one in tally] == [0.5, 0.5]
+
+
+# edit_quality ------------------------------------------------------------------------------------
+
+
+def marks(following, preservation, quality):
+    """A judge of edits with these marks, one a measurement."""
+
+    def says(question):
+        if len(question.images) == 1:
+            return [f'{{"reasoning": "x", "perceptual_quality": "{one}"}}' for one in quality]
+        return [
+            f'{{"reasoning": "x", "instruction_following": "{a}", "identity_preservation": "{b}"}}'
+            for a, b in zip(following, preservation, strict=True)
+        ]
+
+    return ScriptedJudge(says)
+
+
+def edited(judge, **settings):
+    sources = [Image.new("RGB", (99, 8))]
+    scores = made("edit_quality", judge, **settings).score(batch_of(1, sources=sources))
+    return scores.values[0], scores.details[0]
+
+
+def test_the_published_edit_reward():
+    """Golden value 11 of spec qwen 11: IF 7, PQ 8 -> 0.74, whatever IP is."""
+    score, detail = edited(marks([7], [3], [8]))
+    assert score == pytest.approx(0.74)
+    assert detail["identity_preservation"] == 3
+
+
+@pytest.mark.parametrize(
+    ("runs", "means", "overall"),
+    [
+        (([8, 10], [9, 7], [9, 8]), (9, 8, 8.5), 8.5),
+        (([3, 5, 4], [10, 8, 9], [6, 6, 9]), (4, 9, 7), 20 / 3),
+    ],
+)
+def test_marks_are_means_over_measurements(runs, means, overall):
+    """Golden value 11 of spec qwen 11."""
+    _, detail = edited(marks(*runs))
+    names = ("instruction_following", "identity_preservation", "perceptual_quality")
+    assert tuple(detail[name] for name in names) == means
+    assert detail["overall"] == pytest.approx(overall)
+
+
+@pytest.mark.parametrize(("gate", "score"), [("none", 1.0), ("product", 0.0), ("min", 0.0)])
+def test_an_image_that_was_not_edited_has_nothing_of_its_preservation(gate, score):
+    config = made("edit_quality", SilentJudge(), if_weight=0, ip_weight=1, pq_weight=0).config
+    config = config.model_copy(update={"ip_gate": gate})
+    assert combined(config, 0, 10, 10) == score
+    assert combined(config, 10, 10, 0) == 1
+
+
+def test_an_edit_is_shown_with_its_source_and_judged_alone():
+    judge = marks([7], [3], [8])
+    edited(judge)
+    shown = [[image.width for image in one.images] for one in judge.asked]
+    assert shown == [[99, 1], [1]]
+    assert "prompt 0" in judge.asked[0].prompt
+    assert not any(re.search(r"\{prompt\}", one.prompt) for one in judge.asked)
+
+
+def test_one_unreadable_mark_is_no_score():
+    score, detail = edited(marks([7], [11], [8]))
+    assert isinstance(score, Missing)
+    assert len(detail["judge"]) == 2
+
+
+# At an endpoint ----------------------------------------------------------------------------------
+
+
+def test_it_asks_an_endpoint_and_keeps_the_order():
+    async def script(call):
+        return said(f"Final Score: {1 + int(call.prompt[-1])}")
+
+    with judge_endpoint() as endpoint:
+        endpoint.acts(script)
+        config = JudgeConfig(placement="remote", urls=[endpoint.url], model="m")
+        scorer = made("unified_reward", SharedJudge(config, "judges.j"), question="{prompt}")
+        try:
+            scores = scorer.score(batch_of(4)).values
+        finally:
+            scorer.close()
+    assert scores == pytest.approx([0.2, 0.4, 0.6, 0.8])
+    assert scorer.version == "unified_reward-1/m"
