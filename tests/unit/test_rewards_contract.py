@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from atelier.config.rewards import OcrConfig, RewardsConfig
+from atelier.config.rewards import CustomRewardConfig, OcrConfig, RewardsConfig
 from atelier.rewards import Missing, ScoreBatch
+from atelier.rewards.custom import FunctionScorer, custom_scorer
 from atelier.rewards.registry import JUDGED, SCORERS
 from tests.support.oracle_judge import OracleJudge
 from tests.support.tiny_clip import save_tiny_clip
@@ -27,7 +28,7 @@ def clip(tmp_path_factory):
     return str(save_tiny_clip(tmp_path_factory.mktemp("clip")))
 
 
-@pytest.fixture(params=[*sorted(SCORERS), *sorted(JUDGED)], scope="module")
+@pytest.fixture(params=[*sorted(SCORERS), *sorted(JUDGED), "custom"], scope="module")
 def scorer(request, clip):
     name, settings = request.param, None
     if name in CLIP:
@@ -36,6 +37,9 @@ def scorer(request, clip):
 
 
 def made(name, settings=None):
+    if name == "custom":
+        function = "examples.rewards.contrast:contrast"
+        return custom_scorer("contrast", CustomRewardConfig(function=function))
     if name in JUDGED:
         section = RewardsConfig.model_validate({name: {"judge": "oracle", **(settings or {})}})
         return JUDGED[name](getattr(section, name), OracleJudge())
@@ -55,6 +59,8 @@ def select(batch, indices):
 
 
 def whole_groups(scorer):
+    if isinstance(scorer, FunctionScorer):
+        return False
     section = RewardsConfig.model_fields[scorer.name].annotation
     return next(one for one in section.__args__ if one is not type(None)).needs_whole_groups(None)
 

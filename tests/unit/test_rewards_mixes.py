@@ -206,3 +206,11 @@ def test_what_is_asked_again_is_what_was_asked_and_no_more():
     assert table.total.tolist() == [1, 7]
     assert table.reasons == [None, None]
     assert table.details["a"] == [{}, {"prompt": "p1"}]
+
+
+def test_prompts_that_a_judge_reads_have_a_target_too(tmp_path):
+    (tmp_path / "texts.txt").write_text('a sign that says "OPEN"\n')
+    mixture = "datasets:\n  - {name: a, path: texts.txt, rewards: [{vlm_ocr: 1.0}]}\n"
+    (tmp_path / "mix.yaml").write_text(mixture)
+    (prompt,) = deepgen.read(tmp_path / "mix.yaml")
+    assert prompt.metadata["target"] == "OPEN"

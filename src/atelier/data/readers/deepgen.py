@@ -22,7 +22,7 @@ SAMPLING_MODES = ("sample_proportional", "weight_only")
 KEYS = ("sampling_mode", "datasets")
 DATASET_KEYS = ("name", "path", "sample_weight", "rewards")
 EVALUATION_KEYS = ("cfg_scale", "num_inference_steps", "duplicates", "scoring")
-OCR_REWARDS = ("ocr", "ocr_vllm")
+OCR_REWARDS = ("ocr", "ocr_vllm", "vlm_ocr")
 
 
 @dataclass(frozen=True)
