@@ -38,6 +38,11 @@ def final(run) -> Checkpoint:
     return load_checkpoint(folder)
 
 
+def samples(run: RunDirectory) -> dict[str, bytes]:
+    """The best and worst images of the last step, as they are on disk."""
+    return {path.name: path.read_bytes() for path in run.step_samples(3).iterdir()}
+
+
 def largest(tensors: Iterable[torch.Tensor]) -> float:
     return max(tensor.abs().max().item() for tensor in tensors)
 
@@ -119,6 +124,8 @@ def test_killed_and_resumed_equals_undisturbed(undisturbed, tmp_path: Path, sett
     train(killed, processes)
     assert_equal(final(whole), final(killed))
     assert metrics(whole) == metrics(killed)
+    assert samples(whole) == samples(killed)
+    assert len(samples(whole)) == 17  # 16 images of all ranks, and what is said of them
 
 
 def test_the_policy_that_samples_lags_behind_the_trained_one(undisturbed) -> None:

@@ -15,14 +15,19 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from atelier.config.resolve import resolve
+from atelier.judge.forms import YesNoForm
+from atelier.judge.questions import Answer, Question
+from atelier.judge.replies import Reply
 from atelier.stages.run_file import read_run, write_data
 from atelier.tracking import mlflow_mirror
 from atelier.tracking.mlflow_mirror import series
 from atelier.tracking.mlflow_mirror.memory import Memory
 from atelier.tracking.mlflow_store import shown_uri, tracking_uri
-from atelier.tracking.run_directory import RunDirectory
+from atelier.tracking.run_directory import RunDirectory, write_json
+from atelier.training.judge_traces import JudgeTraces
 from tests.support.fake_run import finish, open_fake_run, write_record, write_steps
 
 
@@ -112,6 +117,79 @@ def test_a_verified_export_is_a_logged_model_and_a_version_that_knows_its_run(cl
     assert version.tags["atelier.seed"] == "1"
     (link,) = json.loads(model.tags["mlflow.modelVersions"])
     assert link == {"name": "atelier-sd3", "version": int(version.version)}
+
+
+def test_the_best_and_worst_images_are_a_page(client, run):
+    write_json(
+        run.step_samples(10) / "samples.json",
+        {"step": 10, "samples": [SAMPLE]},
+    )
+    assert mlflow_mirror.sync(run)
+    run_id = mirrored(client, run).info.run_id
+    names = {file.path for file in client.list_artifacts(run_id, "samples")}
+    assert names == {"samples/step-000010.html", "samples/step-000010.json"}
+    page = Path(client.download_artifacts(run_id, "samples/step-000010.html")).read_text()
+    assert "ocr 0.250: text: A&amp;B" in page
+
+
+SAMPLE = {"place": "best", "index": 0, "group": 0, "image": "00000.png", "prompt": "AB"} | {
+    "total": 0.25,
+    "scores": {"ocr": 0.25},
+    "weights": {"ocr": 1.0},
+    "details": {"ocr": {"text": "A&B"}},
+    "missing": None,
+}
+
+
+def write_traces(run: RunDirectory, *answers: Answer) -> None:
+    traces = JudgeTraces(run)
+    for number, answer in enumerate(answers):
+        image = Image.new("RGB", (32, 32), (number, 0, 0))
+        traces.add("judges.strict", Question(f"Is it {number}?", YesNoForm(), [image]), answer)
+    traces.close()
+
+
+def traces_of(client, run: RunDirectory):
+    info = mirrored(client, run).info
+    found = client.search_traces(locations=[info.experiment_id], run_id=info.run_id)
+    return sorted(found, key=lambda one: asked_in(one)[1]["text"])
+
+
+def asked_in(trace):
+    return trace.data.spans[0].inputs["messages"][0]["content"]
+
+
+YES = Answer({"p_yes": 0.75}, (0.75,), measured=1, replies=(Reply("Yes <b>"),))
+AWAY = Answer(missing="the judge is away", retryable=True)
+
+
+def test_questions_to_judges_are_traces_of_the_run_each_once(client, run):
+    write_traces(run, YES, AWAY)
+    for _ in range(3):
+        assert mlflow_mirror.sync(run)
+        (run.root / "mlflow.json").unlink()
+    write_traces(run, YES)
+    for _ in range(2):
+        assert mlflow_mirror.sync(run)
+    first, again, missing = traces_of(client, run)
+    assert [str(one.info.state) for one in (first, again, missing)] == ["OK", "OK", "ERROR"]
+    (span,) = first.data.spans
+    image, text = asked_in(first)
+    assert image["image_url"]["url"].startswith("data:image/png;base64,")
+    assert text == {"type": "text", "text": "Is it 0?"}
+    assert span.outputs["numbers"] == {"p_yes": 0.75}
+    assert span.outputs["replies"][0]["text"] == "Yes <b>"
+    assert missing.data.spans[0].outputs["missing"] == "the judge is away"
+    assert first.info.tags["mlflow.traceName"] == "judges.strict"
+
+
+def test_a_new_file_of_questions_is_sent_from_its_beginning(client, run):
+    write_traces(run, YES, AWAY)
+    assert mlflow_mirror.sync(run)
+    run.judge_traces.unlink()
+    write_traces(run, AWAY)
+    assert mlflow_mirror.sync(run)
+    assert len(traces_of(client, run)) == 3
 
 
 def write_samples(run, seconds):
@@ -247,6 +325,7 @@ def test_an_outage_loses_nothing_and_stalls_nothing(tmp_path, address, caplog):
     run = open_fake_run(tmp_path / "run", uri)
     finish(run)
     write_samples(run, [11, 14])
+    write_traces(run, YES, AWAY)
     started = time.monotonic()
     logging.getLogger("atelier").propagate = True
     with caplog.at_level(logging.WARNING, "atelier"):
@@ -287,6 +366,9 @@ def _require_everything_once(client, run: RunDirectory) -> None:
     assert len([path for path in images if path.endswith(".png")]) == 2
     assert len(found.outputs.model_outputs) == 1
     assert len(found.inputs.dataset_inputs) == 2
+    answered, missing = traces_of(client, run)
+    assert answered.data.spans[0].outputs["numbers"] == {"p_yes": 0.75}
+    assert missing.data.spans[0].outputs["missing"] == "the judge is away"
 
 
 def _start_server(folder: Path, port: int) -> subprocess.Popen[bytes]:

@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import psutil
@@ -28,7 +29,7 @@ from atelier.stages.servers.run_servers import RunServers
 from atelier.tracking.run_directory import RunDirectory
 from tests.flows.conftest import processes_of, wait_for_end
 from tests.support.reward_services import service, wait_until
-from tests.support.runs import environment, make_run, metrics, train, trainer_command
+from tests.support.runs import environment, make_run, metrics, start, train, trainer_command
 
 REWARD = "jpeg_compressibility"
 PLACEMENT = f"rewards.{REWARD}.placement"
@@ -157,6 +158,46 @@ def test_a_scorer_that_always_fails_stops_the_run_which_goes_on_elsewhere(tmp_pa
     train(new_run(tmp_path))  # the same run, resolved again: in process
     assert metrics(run) == undisturbed
     assert '"resumed"' in run.events.read_text()
+
+
+class Away(JpegCompressibility):
+    """The reward of the run; after some batches it is away for some seconds."""
+
+    def __init__(self, batches: int, seconds: float) -> None:
+        super().__init__(JpegConfig())
+        self._left, self._seconds, self._back = batches, seconds, 0.0
+
+    def score(self, batch):
+        if batch.prompts[0] != "grey":
+            self._left -= 1
+            if self._left == -1:
+                self._back = time.monotonic() + self._seconds
+            if time.monotonic() < self._back:
+                raise RuntimeError("away")
+        return super().score(batch)
+
+
+def test_an_outage_longer_than_the_deadline_is_waited_for(tmp_path):
+    """Eight seconds without a score where a step waits for two: the run neither stops nor learns
+    from what it has, and its numbers are as if nothing had happened. Two ranks, which wait for each
+    other's scores."""
+    undisturbed = new_run(tmp_path / "undisturbed")
+    train(undisturbed, processes=2)
+    with service(Away(6, 8.0), digest=scorer_digest(REWARD, JpegConfig()), name=REWARD) as url:
+        own = ("rewards.deadline=2", "rewards.replay=20")
+        urls = f"rewards.{REWARD}.urls=[{url}]"
+        run = new_run(tmp_path / "away", f"{PLACEMENT}=remote", urls, *own)
+        ranks = start(run, processes=2)
+        assert set(ranks.wait()) == {0}, ranks.output[-5000:]
+    assert "scores are missing for now" in ranks.output
+    assert "time 2 of 20" in ranks.output
+    assert metrics(run) == metrics(undisturbed)
+    files = [{path.name: path.read_bytes() for path in one.step_samples(3).iterdir()}
+             for one in (run, undisturbed)]  # fmt: skip
+    assert files[0] == files[1]
+    samples = json.loads(files[0]["samples.json"])["samples"]
+    assert len({one["image"] for one in samples}) == 16
+    assert samples[0]["scores"] == {REWARD: samples[0]["total"]}
 
 
 def test_services_that_cannot_start_stop_the_run_before_training(tmp_path, monkeypatch):

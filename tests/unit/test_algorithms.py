@@ -6,6 +6,8 @@ import pytest
 import torch
 
 from atelier.algorithms.advantages import (
+    advantage_shares,
+    comparable,
     each_reward_advantages,
     extremes,
     flat_groups,
@@ -72,6 +74,60 @@ def test_trimmed_statistics_leave_the_lowest_out() -> None:
     result = group_advantages(rewards, groups, torch.ones(4, dtype=torch.bool), trim=0.25)
     spread = math.sqrt(0.26 / 3) + 1e-4
     assert result.tolist() == pytest.approx([x / spread for x in (-0.3, 0.4, -0.5, -0.1)])
+
+
+def test_a_group_with_too_few_scores_takes_no_part() -> None:
+    """Groups of 4 with 4, 2, 1 and 0 scores."""
+    groups = torch.arange(16) // 4
+    valid = torch.tensor([True] * 4 + [True, False, True, False] + [True] + [False] * 7)
+    counts = {share: comparable(groups, valid, share).reshape(4, 4).sum(1).tolist() for share in
+              (0.0, 0.5, 0.51, 1.0)}  # fmt: skip
+    assert counts == {0.0: [4, 2, 0, 0], 0.5: [4, 2, 0, 0], 0.51: [4, 0, 0, 0], 1.0: [4, 0, 0, 0]}
+    assert not (comparable(groups, valid, 0.5) & ~valid).any()
+    twenty = torch.zeros(20, dtype=torch.int64)
+    assert comparable(twenty, torch.arange(20) < 11, 0.55).sum() == 11
+
+
+def test_too_few_scores_give_nobody_an_advantage_and_harm_no_other_group() -> None:
+    total = torch.tensor([0.0, 1.0, 2.0, 5.0, torch.nan, torch.nan, 0.0, 4.0, torch.nan])
+    groups = torch.arange(9) // 3
+    scored = StepScores(torch.arange(9), total, ~total.isnan(), groups, {}, None)
+    for std in ("group", "batch", "none"):
+        config = AlgorithmConfig(advantage_std=std)
+        relative = Comparison(config, {}, 0.5).advantages(scored)
+        assert relative.kept.tolist() == [True] * 3 + [False] * 3 + [True, True, False]
+        assert relative.values[3:6, 0].tolist() == [0, 0, 0]
+        assert relative.values.isfinite().all()
+    without = StepScores(
+        torch.arange(6), *(one[groups != 1] for one in (total, ~total.isnan(), groups)), {}, None
+    )
+    expected = Comparison(config, {}, 0.5).advantages(without).values
+    assert torch.equal(relative.values[groups != 1], expected)
+
+
+def test_the_advantage_is_shared_among_the_rewards_that_make_it() -> None:
+    """Worked by hand. Centred, a: -1, 1 and b: -2, 2 and 1, -1; their sums -3, 3 and 0, 0; the
+    share of a: (3 + 3 - 0 + 0) / 18, of b: (6 + 6 + 0 + 0) / 18. A missing one takes no part."""
+    groups = torch.tensor([0, 0, 1, 1, 1])
+    valid = torch.tensor([True, True, True, True, False])
+    parts = {
+        "a": torch.tensor([4.0, 6.0, 0.0, 2.0, torch.nan]),
+        "b": torch.tensor([0.0, 4.0, 5.0, 3.0, 100.0]),
+    }
+    shares = advantage_shares(parts, groups, valid)
+    assert shares == pytest.approx({"a": 1 / 3, "b": 2 / 3})
+    against = advantage_shares({"a": parts["a"], "b": -parts["a"] / 2}, groups, valid)
+    assert against == pytest.approx({"a": 2, "b": -1})
+
+
+def test_a_total_that_does_not_vary_has_no_shares() -> None:
+    tenth = torch.full((3,), 0.1)
+    groups = torch.zeros(3, dtype=torch.int64)
+    flat = {"a": tenth, "b": tenth * 3}
+    assert advantage_shares(flat, groups, tenth > 0) == {"a": 0, "b": 0}
+    assert advantage_shares(flat, groups, tenth < 0) == {"a": 0, "b": 0}
+    cancelling = {"a": torch.tensor([1.0, 2.0, 3.0]), "b": torch.tensor([3.0, 2.0, 1.0])}
+    assert advantage_shares(cancelling, groups, tenth > 0) == {"a": 0, "b": 0}
 
 
 def test_each_reward_counts_alike_whatever_its_scale() -> None:

@@ -1,3 +1,4 @@
+import json
 import re
 import shutil
 from html.parser import HTMLParser
@@ -90,3 +91,12 @@ def test_a_run_that_only_began_has_a_page(run):
     page = render(run)
     assert "Curves" in outline(page)
     assert "finite" in page, "a step with NaN is warned of"
+
+
+def test_how_long_rewards_took_is_no_phase_of_the_trainer(run):
+    run.metrics.parent.mkdir(parents=True, exist_ok=True)
+    row = {"step": 1, "time/score": 3.0, "time/reward/ocr/max": 77.0, "time/step": 4.0}
+    run.metrics.write_text(json.dumps(row) + "\n")
+    page = render(run)
+    assert "<td>score</td><td>3.0 s</td><td>100&nbsp;%</td>" in page
+    assert "77.0 s" not in page

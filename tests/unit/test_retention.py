@@ -221,3 +221,18 @@ def test_days_that_are_none_are_refused(root, days):
     result = CliRunner().invoke(application, ["prune", "--older-than", days])
     assert result.exit_code == 2
     assert "--older-than" in result.output
+
+
+def test_best_and_worst_images_stay_of_the_last_step_alone(root):
+    run = finished_run(root, "one")
+    for step in (10, 20, 30):
+        run.step_samples(step).mkdir(parents=True)
+        (run.step_samples(step) / "00000.png").write_bytes(os.urandom(10_000))
+        write_json(run.step_samples(step) / "samples.json", {})
+    (run.samples / ".step-000040.123").mkdir()
+    paths = [path.name for one in chosen(root, leftovers=True) for path in one.paths]
+    assert [name for name in paths if "step-0000" in name and name != "images"] == [
+        "step-000010",
+        "step-000020",
+        ".step-000040.123",
+    ]

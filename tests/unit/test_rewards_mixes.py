@@ -184,6 +184,30 @@ def test_each_reward_is_compared_where_it_counts():
     assert found.tolist() == pytest.approx(group_advantages(alone, groups, valid).tolist())
 
 
+def test_what_is_asked_again_is_what_was_asked_and_no_more():
+    """Of reward a the second image is asked alone; the service is back for the second time."""
+
+    class Away(Given):
+        def score(self, batch):
+            scores = super().score(batch)
+            if len(self.asked) > 1:
+                return scores
+            return Scores(self.name, [Missing("away", retryable=True)] * len(batch))
+
+    scorer = Away("a")
+    rows = [({"b": 1.0}, {"b": 1.0}), ({"a": 5.0, "b": 2.0}, {"a": 1.0, "b": 1.0})]
+    with RewardSet([Reward(scorer), Reward(Given("b"))], by_dataset=True) as rewards:
+        item = rewards.submit(batch_of(rows))
+        assert rewards.collect([item]).valid.tolist() == [True, False]
+        assert item.missing_for_now == 1
+        rewards.ask_again([item])
+        table = rewards.collect([item])
+    assert scorer.asked == [["p1"], ["p1"]]
+    assert table.total.tolist() == [1, 7]
+    assert table.reasons == [None, None]
+    assert table.details["a"] == [{}, {"prompt": "p1"}]
+
+
 def test_prompts_that_a_judge_reads_have_a_target_too(tmp_path):
     (tmp_path / "texts.txt").write_text('a sign that says "OPEN"\n')
     mixture = "datasets:\n  - {name: a, path: texts.txt, rewards: [{vlm_ocr: 1.0}]}\n"

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from atelier.config.rewards import JpegConfig, OcrRewardConfig, RewardsConfig
 from atelier.errors import ConfigError, Stopped
 from atelier.rewards import Missing, Reward, RewardSet, ScoreBatch, Scores, build, pil_images
+from atelier.rewards.asking_again import pause_seconds
 
 
 class Scripted:
@@ -232,3 +233,73 @@ raise SystemExit(7)
 
 def test_a_hung_scorer_does_not_keep_the_process_alive():
     assert subprocess.run([sys.executable, "-c", HUNG], timeout=20, check=False).returncode == 7
+
+
+def test_what_is_missing_for_now_is_asked_for_again_and_what_is_there_stands():
+    """Twice the batch is scored as a whole; the first time its second image has no score."""
+    calls = []
+
+    def recovers(batch):
+        calls.append(given(batch))
+        if len(calls) == 1:
+            return [1.0, Missing("busy", retryable=True), Missing("no target")]
+        return [9.0, 2.0, 9.0]
+
+    with RewardSet([Reward(Scripted("a", recovers)), Reward(Scripted("b", given))]) as rewards:
+        item = rewards.submit(batch_of([10, 20, 30]))
+        first = rewards.collect([item])
+        assert first.valid.tolist() == [True, False, False]
+        assert item.missing_for_now == 1
+        rewards.ask_again([item])
+        second = rewards.collect([item])
+    assert calls == [[10, 20, 30]] * 2
+    assert second.values["a"][:2].tolist() == [1, 2]
+    assert second.total[:2].tolist() == [11, 22]
+    assert second.reasons == [None, None, "a: no target"]
+    assert item.missing_for_now == 0
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "lacking"),
+    [
+        (lambda b: 1 / 0, 2),
+        (lambda b: time.sleep(30), 2),
+        (lambda b: [1.0], 0),
+        (lambda b: [Missing("no target")] * 2, 0),
+    ],
+    ids=["raises", "hangs", "another count", "for good"],
+)
+def test_which_scores_may_be_had_later(behaviour, lacking):
+    with RewardSet([Reward(Scripted("a", behaviour))]) as rewards:
+        item = rewards.submit(batch_of([0, 0]))
+        rewards.collect([item], deadline_seconds=0.3)
+    assert item.missing_for_now == lacking
+
+
+def test_a_scorer_that_says_it_can_never_score_is_not_asked_again():
+    def refuses(batch):
+        raise ConfigError("no model file")
+
+    with RewardSet([Reward(Scripted("a", refuses))]) as rewards:
+        item = rewards.submit(batch_of([0]))
+        rewards.collect([item])
+        rewards.ask_again([item])
+    assert not item.futures
+
+
+def test_seconds_are_counted_from_the_submission():
+    def slow(batch):
+        time.sleep(0.05)
+        return given(batch)
+
+    with RewardSet([Reward(Scripted("a", slow))]) as rewards:
+        items = [rewards.submit(batch_of([0])) for _ in range(2)]
+        rewards.collect(items)
+    first, second = (item.seconds["a"] for item in items)
+    assert 0.05 <= first < second >= 0.1
+
+
+def test_pauses_grow_and_never_outlast_a_deadline():
+    assert [pause_seconds(round, 600) for round in range(4)] == [2, 8, 32, 60]
+    assert pause_seconds(900, 1e9) == 60
+    assert pause_seconds(3, 1.5) == 1.5

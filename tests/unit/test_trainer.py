@@ -12,15 +12,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from atelier.algorithms.grpo import Grpo
 from atelier.config.schema import RunConfig
 from atelier.data.prompts import Prompt
 from atelier.errors import CheckpointError, Stopped
-from atelier.rewards.base import Scores
+from atelier.rewards.base import Missing, Scores
 from atelier.rewards.reward_set import Reward, RewardSet
 from atelier.tracking.events import read_json_lines
 from atelier.tracking.run_directory import RunDirectory
+from atelier.training import experience
 from atelier.training.checkpoint import latest_checkpoint, load_checkpoint, save_checkpoint
 from atelier.training.distributed import World
 from atelier.training.engines import make_engine
@@ -114,6 +116,95 @@ def test_missing_scores_leave_the_statistics(tmp_path: Path) -> None:
     settings = config(steps=2, rewards={"min_valid_share": 0.5})
     history = run_trainer(tmp_path, settings, missing_every=4)
     assert history[0]["reward/valid_share"] == 0.75
+
+
+def test_every_step_says_how_long_rewards_took_and_what_they_explain(tmp_path: Path) -> None:
+    run_trainer(tmp_path, config(steps=2))
+    for line in RunDirectory(tmp_path).metrics.read_text().splitlines():
+        row = json.loads(line)
+        mean, largest = (row[f"time/reward/brightness/{name}"] for name in ("mean", "max"))
+        assert 0 <= mean <= largest < 60
+        assert row["reward/brightness/advantage_share"] == pytest.approx(1)
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_a_run_keeps_the_best_and_worst_images_of_some_steps(
+    tmp_path: Path, monkeypatch, ahead: bool
+) -> None:
+    """Stopped and resumed, it leaves the same files; none of this changes a number."""
+    own = {"one_step_off": ahead, "in_flight": "store", "rewards": {"min_valid_share": 0.5}}
+    settings = config(**own)
+    history = run_trainer(tmp_path / "whole", settings, missing_every=4)
+
+    def stop(self, step: int, *rest) -> None:
+        if step == 11:
+            raise KeyboardInterrupt
+        record(self, step, *rest)
+
+    record = Journal.step
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "step", stop)
+        with pytest.raises(KeyboardInterrupt):
+            run_trainer(tmp_path / "parts", settings, missing_every=4)
+    run_trainer(tmp_path / "parts", settings, missing_every=4)
+    runs = [RunDirectory(tmp_path / name) for name in ("whole", "parts")]
+    kept = [
+        {path.relative_to(run.samples): path.read_bytes() for path in run.samples.glob("step-*0/*")}
+        for run in runs
+    ]
+    assert kept[0] == kept[1]
+    assert {str(path.parent) for path in kept[0]} == {"step-000010", "step-000020"}
+    content = json.loads((runs[0].step_samples(10) / "samples.json").read_text())
+    assert all(one["weights"] == {"brightness": 1.0} for one in content["samples"])
+    by_place = {
+        place: [one for one in content["samples"] if one["place"] == place]
+        for place in ("best", "worst", "missing")
+    }
+    assert [len(entries) for entries in by_place.values()] == [6, 6, 4]
+    assert by_place["best"][0]["total"] > by_place["worst"][0]["total"]
+    assert {one["missing"] for one in by_place["missing"]} == {"brightness: the toy reward is out"}
+    for one in (*by_place["best"], *by_place["worst"]):
+        image = np.asarray(Image.open(runs[0].step_samples(10) / one["image"]))
+        assert image.mean() / 255 == pytest.approx(one["scores"]["brightness"], abs=1e-6)
+        assert one["prompt"].startswith("prompt ")
+    none = RunConfig.model_validate({**settings.model_dump(), "tracking": {"samples_every": 0}})
+    assert run_trainer(tmp_path / "none", none, missing_every=4) == history
+    assert not RunDirectory(tmp_path / "none").samples.exists()
+
+
+def test_a_group_with_too_few_scores_teaches_nothing_and_is_counted(tmp_path: Path) -> None:
+    """Of eight images six have a score: enough of a group, or too few."""
+    for enough, sparse in ((0.75, 0.0), (0.8, 1.0)):
+        own = {"min_valid_share": 0.5, "min_valid_in_group": enough}
+        (row,) = run_trainer(tmp_path / str(enough), config(steps=1, rewards=own), missing_every=4)
+        assert row["reward/valid_share"] == 0.75
+        assert row["advantage/sparse_group_share"] == sparse
+        assert (row["grad_norm"] == 0) == bool(sparse)
+        assert row["advantage/zero_std_share"] == sparse
+
+
+def test_an_outage_longer_than_a_deadline_changes_no_number(tmp_path: Path, monkeypatch) -> None:
+    """Some images of a batch have a score when the service goes away; they keep it."""
+    monkeypatch.setattr(experience, "pause_seconds", lambda round, deadline: 0.01)
+    undisturbed = run_trainer(tmp_path / "undisturbed", config(steps=3))
+    score, calls = Brightness.score, []
+
+    def out(self, batch):
+        calls.append(len(batch))
+        scores = score(self, batch)
+        if len(calls) in (5, 6):  # asked again, of no avail
+            raise TimeoutError("the service is away")
+        if len(calls) == 4:
+            lost = [Missing("cut off", retryable=True)] * 4
+            return Scores(scores.name, [*scores.values[:4], *lost])
+        return scores
+
+    monkeypatch.setattr(Brightness, "score", out)
+    assert run_trainer(tmp_path / "again", config(steps=3, rewards={"replay": 3})) == undisturbed
+    assert len(calls) == 15
+    calls.clear()
+    with pytest.raises(Stopped, match=r"only 88%.*cut off"):
+        run_trainer(tmp_path / "stops", config(steps=3, rewards={"replay": 0}))
 
 
 def test_an_outage_stops_the_run_and_changes_nothing(tmp_path: Path) -> None:

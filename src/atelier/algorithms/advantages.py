@@ -13,8 +13,24 @@ import torch
 from torch import Tensor
 
 EPSILON = 1e-4
+ROUNDING = 1e-12  # of float64 means, relative to the largest value
+FEWEST_COMPARED = 2  # images of a group: one alone has nothing to be better than
 
 Std = Literal["group", "batch", "none"]
+
+
+def comparable(group_ids: Tensor, valid: Tensor, min_share: float) -> Tensor:
+    """Which samples [N] take part in a comparison: the valid ones of a group of which at least
+    `min_share`, and never fewer than FEWEST_COMPARED, are valid.
+
+    A mean over few of a group's images says more of which scores were lost than of the images.
+    """
+    _, index = torch.unique(group_ids, return_inverse=True)
+    size = _sum_by_group(torch.ones_like(index, dtype=torch.float64), index)
+    scored = _sum_by_group(valid.double(), index)
+    # 0.55 of 20 is a little more than 11 in floating point.
+    enough = (scored >= min_share * size - 1e-9) & (scored >= FEWEST_COMPARED)
+    return valid & enough[index]
 
 
 def group_advantages(
@@ -123,10 +139,48 @@ def flat_groups(rewards: Tensor, group_ids: Tensor, valid: Tensor) -> Tensor:
 
 
 def zero_std_share(rewards: Tensor, group_ids: Tensor, valid: Tensor) -> float:
-    """Share of groups that teach nothing: flat ones, and those without a valid reward."""
+    """Share of groups that teach nothing: flat ones, and those without a valid reward.
+
+    Args:
+        valid: [N], as `comparable` has it, so that groups with too few scores count too.
+    """
     groups = len(torch.unique(group_ids))
     unscored = groups - len(torch.unique(group_ids[valid]))
     return (len(flat_groups(rewards, group_ids, valid)) + unscored) / max(groups, 1)
+
+
+def advantage_shares(
+    parts: Mapping[str, Tensor], group_ids: Tensor, valid: Tensor
+) -> dict[str, float]:
+    """How much of what distinguishes a group's images each reward explains.
+
+    cov(part, total) / var(total) over the valid samples, each centred on the mean of its group;
+    total is the sum of the parts. The shares sum to 1, and one is below 0 where its reward works
+    against the others. All are 0 where no group's total varies.
+
+    Args:
+        parts: reward name -> weight times score [N], finite where valid.
+    """
+    if not parts:
+        return {}
+    _, index = torch.unique(group_ids, return_inverse=True)
+    count = _sum_by_group(valid.double(), index).clamp(min=1)
+
+    def centred(values: Tensor) -> Tensor:
+        known = torch.where(valid, values.double(), 0.0)
+        mean = _sum_by_group(known, index) / count
+        return torch.where(valid, known - mean[index], 0.0)
+
+    relative = {name: centred(values) for name, values in parts.items()}
+    total = torch.stack(list(relative.values())).sum(0)
+    variance = float((total**2).sum())
+    # Equal totals differ by the rounding of their means, and nothing is a share of that.
+    largest = max(
+        float(torch.where(valid, one.double(), 0.0).abs().max()) for one in parts.values()
+    )
+    if variance <= len(total) * (ROUNDING * largest) ** 2:
+        return dict.fromkeys(parts, 0.0)
+    return {name: float((one * total).sum()) / variance for name, one in relative.items()}
 
 
 def _sum_by_group(values: Tensor, index: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from atelier.algorithms.advantages import (
+    comparable,
     each_reward_advantages,
     extremes,
     group_advantages,
@@ -25,15 +26,17 @@ class Comparison:
     Attributes:
         reward_weights: by name, for advantages that are made of each reward on its own, where
             the scores do not say what each reward weighs for each image.
+        min_valid: share of a group's images that must have a score, else none of it takes part.
     """
 
     config: AlgorithmConfig
     reward_weights: Mapping[str, float] = field(default_factory=dict)
+    min_valid: float = 0.0
 
     @classmethod
     def of(cls, config: RunConfig) -> Comparison:
         weights = {name: section.weight for name, section in config.rewards.sections().items()}
-        return cls(config.algorithm, weights)
+        return cls(config.algorithm, weights, config.rewards.min_valid_in_group)
 
     def advantages(self, scored: Scored, penalties: Tensor | None = None) -> Advantages:
         """Advantages of the whole step's samples, clamped to +-advantage_clip.
@@ -43,21 +46,21 @@ class Comparison:
                 the same action of its group.
         """
         config = self.config
+        kept = comparable(scored.group_ids, scored.valid, self.min_valid)
         if penalties is None:
-            values = self._relative(scored, scored.total)[:, None]
+            values = self._relative(scored, scored.total, kept)[:, None]
         else:
             penalised = scored.total[:, None] - penalties
-            values = torch.stack([self._relative(scored, one) for one in penalised.T], dim=1)
-        kept = scored.valid
+            values = torch.stack([self._relative(scored, one, kept) for one in penalised.T], dim=1)
         if config.keep_extremes is not None:
-            kept = extremes(values.mean(1), scored.group_ids, scored.valid, config.keep_extremes)
+            kept = extremes(values.mean(1), scored.group_ids, kept, config.keep_extremes)
         return Advantages(values.clamp(-config.advantage_clip, config.advantage_clip), kept)
 
-    def _relative(self, scored: Scored, total: Tensor) -> Tensor:
-        config, where = self.config, (scored.group_ids, scored.valid)
+    def _relative(self, scored: Scored, total: Tensor, valid: Tensor) -> Tensor:
+        config, where = self.config, (scored.group_ids, valid)
         how = (config.advantage_std, config.advantage_trim)
         if config.advantage_from == "total":
             return group_advantages(total, *where, *how)
         weights: dict[str, float | Tensor] = {**self.reward_weights, **scored.weights}
         weighed = each_reward_advantages(scored.values, weights, *where, *how)
-        return whitened(weighed, scored.valid) if config.advantage_from == "gdpo" else weighed
+        return whitened(weighed, valid) if config.advantage_from == "gdpo" else weighed

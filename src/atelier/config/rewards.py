@@ -327,8 +327,18 @@ class RewardsConfig(Section):
     min_valid_share: Annotated[float, Field(gt=0, le=1)] = Field(
         0.9, description="Share of a step's images that must have a score, else the run stops."
     )
+    min_valid_in_group: Fraction = Field(
+        0.5,
+        description="Share of a group's images that must have a score, and never fewer than 2, "
+        "else no image of the group has an advantage.",
+    )
     deadline: PositiveFloat = operational(
         600.0, "Seconds a step waits for its scores before they count as missing."
+    )
+    replay: Annotated[int, Field(ge=0, le=1000)] = operational(
+        1,
+        "How often scores that are still missing at the deadline, and may be had later, are asked "
+        "for again; each time a step waits for another deadline.",
     )
 
     def sections(self) -> dict[str, RewardSection]:

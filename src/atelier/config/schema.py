@@ -401,7 +401,18 @@ class TrackingConfig(Section):
     )
     experiment: str = Field("atelier", description="MLflow experiment.")
     run_name: str | None = Field(None, description="Name of the run; default: recipe and seed.")
-    images: PositiveInt = Field(16, description="Images in a logged grid.")
+    images: PositiveInt = Field(
+        16, description="Images in a logged grid, and best and worst ones kept of a step."
+    )
+    samples_every: NonNegativeInt = Field(
+        10,
+        description="Steps between two whose best and worst images are kept; 0: none. The last "
+        "step is one.",
+    )
+    judge_traces: Fraction = Field(
+        0.01,
+        description="Share of the questions to judges whose answers are shown, drawn at random.",
+    )
 
 
 class RunConfig(Section):

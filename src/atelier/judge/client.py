@@ -12,7 +12,7 @@ import logging
 import os
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
 from typing import Self
@@ -26,13 +26,12 @@ from atelier.judge.ledger import BudgetSpent, Ledger
 from atelier.judge.questions import Answer, Question, answer_of
 from atelier.judge.rates import RateLimit
 from atelier.judge.replies import CallFailed, Failure, Parsed, Reply
+from atelier.judge.tracing import SampledTrace, Trace
 
 logger = logging.getLogger(__name__)
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 20.0
 _GRACE = 10.0  # seconds after the deadline in which what is under way is put away
-
-Trace = Callable[[Question, Answer], object]
 
 
 class JudgeClient:
@@ -65,8 +64,7 @@ class JudgeClient:
             raise ConfigError(f"{key}.urls: the client asks endpoints, and none is named")
         self._config = config
         self._key = key
-        self._trace = trace
-        self._trace_share = trace_share
+        self._trace = SampledTrace(key, trace, trace_share)
         self._random = random.Random()  # not the global one, which a run may have seeded
         token = _token(config.token_env, key)
         folder = config.cache.folder
@@ -104,7 +102,7 @@ class JudgeClient:
         except (Closed, TimeoutError):  # the rest has no answer
             return answers
         finally:
-            self._show(questions, answers)
+            self._trace.show(questions, answers)
         return answers
 
     def close(self) -> None:
@@ -279,17 +277,6 @@ class JudgeClient:
                 "so money cannot be counted; set budget.calls instead"
             )
             raise self._fatal
-
-    def _show(self, questions: Sequence[Question], answers: Sequence[Answer]) -> None:
-        if self._trace is None:
-            return
-        for question, answer in zip(questions, answers, strict=True):
-            if self._random.random() >= self._trace_share:
-                continue
-            try:
-                self._trace(question, answer)
-            except Exception as error:  # a mirror must never cost an answer
-                logger.warning("%s: a trace failed: %s: %s", self._key, type(error).__name__, error)
 
 
 def _token(name: str | None, key: str) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -17,8 +18,10 @@ from atelier.report.run_data import (
     Evaluation,
     metric_records,
     periodic_evaluations,
+    sample_folders,
     stage_records,
 )
+from atelier.report.samples import read_samples
 from atelier.report.templates import fill
 from atelier.report.warnings import warnings
 from atelier.tracking.run_directory import RunDirectory, read_run_file
@@ -54,12 +57,17 @@ def render(run: RunDirectory) -> str:
         else [],
         by_step=first_prompts(pictured, PROMPTS_BY_STEP) if len(pictured) > 1 else [],
         step_numbers=[one.step for one in pictured],
+        samples=[read_samples(folder) for folder in _first_and_last(sample_folders(run))],
         stages=stage_records(run),
         phases=_phases(steps),
         config=yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False),
         versions=_versions(),
         export=_export(run),
     )
+
+
+def _first_and_last(folders: Sequence[Path]) -> list[Path]:
+    return [*folders[:1], *folders[1:][-1:]]
 
 
 def _before_and_after(run: RunDirectory, last_step: int) -> list[Evaluation]:
@@ -109,7 +117,9 @@ def _evaluation_series(label: str, metric: str, evaluations: Sequence[Evaluation
 
 def _phases(steps: Sequence[dict[str, Any]]) -> list[tuple[str, float, float]]:
     """(phase, seconds, share) of the trainer's time, the largest first."""
-    names = {key for step in steps for key in step if key.startswith("time/")} - {"time/step"}
+    # A phase's name has no slash: time/reward/... says how long rewards took beside the loop.
+    keys = {key for step in steps for key in step if key.startswith("time/")}
+    names = {key for key in keys if key.count("/") == 1} - {"time/step"}
     sums = {name: sum(float(step.get(name, 0)) for step in steps) for name in names}
     total = sum(sums.values()) or 1.0
     ordered = sorted(sums.items(), key=lambda item: -item[1])

@@ -56,6 +56,12 @@ def periodic_evaluations(run: RunDirectory) -> list[Evaluation]:
     return sorted(found, key=lambda one: (one.suite, one.step))
 
 
+def sample_folders(run: RunDirectory) -> list[Path]:
+    """The steps whose best and worst images are kept, the earliest first."""
+    found = [path.parent for path in run.samples.glob("step-*/samples.json")]
+    return sorted(found, key=lambda folder: int(folder.name.removeprefix("step-")))
+
+
 def stage_folder(run: RunDirectory, stage: str) -> Path:
     """The folder a stage writes."""
     return run.data if stage == "prepare" else run.root / stage

@@ -36,3 +36,6 @@ def _of_scores(steps: Sequence[dict[str, Any]]) -> Iterator[str]:
     missing = sum(1 for step in steps if float(step.get("reward/valid_share", 1.0)) < 1)
     if missing:
         yield f"{missing} steps had images without a score; they were masked, never counted as 0."
+    sparse = sum(1 for step in steps if float(step.get("advantage/sparse_group_share", 0.0)) > 0)
+    if sparse:
+        yield f"{sparse} steps had groups with too few scores; those taught nothing."

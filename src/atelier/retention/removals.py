@@ -9,11 +9,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Literal
 
-from atelier.report.run_data import periodic_evaluations
+from atelier.report.run_data import periodic_evaluations, sample_folders
 from atelier.retention.survey import SurveyedRun, freed_bytes
 from atelier.tracking.run_directory import RunDirectory, all_checkpoints
 
-Kind = Literal["run", "checkpoints", "moved aside", "earlier images", "half written"]
+Kind = Literal[
+    "run", "checkpoints", "moved aside", "earlier images", "earlier samples", "half written"
+]
 
 _MOVED_ASIDE = re.compile(r"[a-z]+\.old-\d+")
 _CHECKPOINT = re.compile(r"train/checkpoints/(step-\d+)/MANIFEST\.json")
@@ -114,8 +116,13 @@ def _earlier_images(run: RunDirectory) -> Iterator[Path]:
             yield one.folder / "images"
 
 
+def _earlier_samples(run: RunDirectory) -> Iterator[Path]:
+    """Best and worst images of steps but the last that has them."""
+    yield from sample_folders(run)[:-1]
+
+
 def _half_written(run: RunDirectory) -> Iterator[Path]:
-    folders = (run.root, run.data, run.train, run.checkpoints, run.export)
+    folders = (run.root, run.data, run.train, run.checkpoints, run.samples, run.export)
     for folder in folders:
         for path in sorted(folder.glob(".*")):
             if _HALF_WRITTEN.fullmatch(path.name):
@@ -125,5 +132,6 @@ def _half_written(run: RunDirectory) -> Iterator[Path]:
 _LEFTOVERS: dict[Kind, Callable[[RunDirectory], Iterator[Path]]] = {
     "moved aside": _moved_aside,
     "earlier images": _earlier_images,
+    "earlier samples": _earlier_samples,
     "half written": _half_written,
 }

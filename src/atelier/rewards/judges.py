@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from atelier.config.judge import JudgeConfig
 from atelier.judge.questions import Answer, Question
 from atelier.judge.sleep import Sleeper
+from atelier.judge.tracing import SampledTrace
 
 
 class Judge(Protocol):
@@ -29,6 +32,19 @@ class Judge(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Tracing:
+    """Who is shown questions with their answers.
+
+    Attributes:
+        tell: takes the judge's key, a question and its answer, in the thread that asks.
+        share: of the questions, in [0, 1].
+    """
+
+    tell: Callable[[str, Question, Answer], object]
+    share: float
+
+
 class SharedJudge:
     """A judge that is opened when it is first asked.
 
@@ -37,9 +53,10 @@ class SharedJudge:
         key: where the configuration stands, for messages.
     """
 
-    def __init__(self, config: JudgeConfig, key: str) -> None:
+    def __init__(self, config: JudgeConfig, key: str, tracing: Tracing | None = None) -> None:
         self.config = config
         self._key = key
+        self._tracing = tracing
         self._opening = threading.Lock()
         self._waking = threading.Lock()
         self._sleeper: Sleeper | None = None
@@ -92,20 +109,41 @@ class SharedJudge:
             if self._closed:
                 raise RuntimeError(f"{self._key} was closed")
             if self._judge is None:
-                self._judge = _open(self.config, self._key)
+                self._judge = _open(self.config, self._key, self._tracing)
             return self._judge
 
 
-def shared_judges(judges: Mapping[str, JudgeConfig]) -> dict[str, SharedJudge]:
+class _Shown:
+    """A judge whose questions are shown by share."""
+
+    def __init__(self, judge: Judge, trace: SampledTrace) -> None:
+        self._judge = judge
+        self._trace = trace
+
+    def ask(self, questions: Sequence[Question]) -> list[Answer]:
+        answers = self._judge.ask(questions)
+        self._trace.show(questions, answers)
+        return answers
+
+    def close(self) -> None:
+        self._judge.close()
+
+
+def shared_judges(
+    judges: Mapping[str, JudgeConfig], tracing: Tracing | None = None
+) -> dict[str, SharedJudge]:
     """By name; opens none of them."""
-    return {name: SharedJudge(one, f"judges.{name}") for name, one in judges.items()}
+    return {name: SharedJudge(one, f"judges.{name}", tracing) for name, one in judges.items()}
 
 
-def _open(config: JudgeConfig, key: str) -> Judge:
+def _open(config: JudgeConfig, key: str, tracing: Tracing | None) -> Judge:
+    trace = None if tracing is None else partial(tracing.tell, key)
+    share = 0.0 if tracing is None else tracing.share
     if config.placement == "in_process":
         from atelier.judge_models.local import LocalJudge  # transformers: seconds to import
 
-        return LocalJudge(config.model, config.device, config.dtype)
+        judge = LocalJudge(config.model, config.device, config.dtype)
+        return _Shown(judge, SampledTrace(key, trace, share))
     from atelier.judge.client import JudgeClient
 
-    return JudgeClient(config, key=key)
+    return JudgeClient(config, key=key, trace=trace, trace_share=share)

@@ -19,7 +19,7 @@ from atelier.rewards.custom import custom_scorer
 from atelier.rewards.edit_quality import EditQualityScorer
 from atelier.rewards.geneval_reward import GenevalScorer
 from atelier.rewards.jpeg import JpegCompressibility, JpegIncompressibility
-from atelier.rewards.judges import SharedJudge, shared_judges
+from atelier.rewards.judges import SharedJudge, Tracing, shared_judges
 from atelier.rewards.ocr import OcrScorer
 from atelier.rewards.remote import RemoteScorer
 from atelier.rewards.reward_set import Reward, RewardSet
@@ -51,7 +51,9 @@ JUDGED: dict[str, Callable[[Any, SharedJudge], Scorer]] = {
 
 
 def make_scorers(
-    rewards: RewardsConfig, judges: Mapping[str, JudgeConfig]
+    rewards: RewardsConfig,
+    judges: Mapping[str, JudgeConfig],
+    tracing: Tracing | None = None,
 ) -> dict[str, tuple[Scorer, str]]:
     """Every reward that is set, as this process would score it, and the digest of what shapes its
     scores. Nothing is loaded and nobody is asked.
@@ -62,7 +64,7 @@ def make_scorers(
     Raises:
         ConfigError: the function of a custom one is not there.
     """
-    shared = shared_judges(judges)
+    shared = shared_judges(judges, tracing)
     made: dict[str, tuple[Scorer, str]] = {}
     for name, section in rewards.sections().items():
         if isinstance(section, CustomRewardConfig):
@@ -79,11 +81,13 @@ def build(
     rewards: RewardsConfig,
     judges: Mapping[str, JudgeConfig] | None = None,
     managed: Mapping[str, Sequence[str]] | None = None,
+    tracing: Tracing | None = None,
 ) -> RewardSet:
     """The rewards that are set in the configuration, each scored where its placement says.
 
     Args:
         managed: what was started for this run: reward name, or `judges.` and a judge's -> URLs.
+        tracing: who is shown questions that this process asks judges.
 
     Raises:
         ConfigError: none is set, every weight is 0, or a managed one has no service.
@@ -91,7 +95,7 @@ def build(
     sections = rewards.sections()
     reachable = reachable_judges(judges or {}, managed or {}, asked_by(sections.values()))
     made = []
-    for name, (scorer, digest) in make_scorers(rewards, reachable).items():
+    for name, (scorer, digest) in make_scorers(rewards, reachable, tracing).items():
         section = sections[name]
         threads = section.workers
         if section.placement != "in_process":

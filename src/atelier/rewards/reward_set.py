@@ -13,10 +13,11 @@ import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from atelier.errors import ConfigError
+from atelier.errors import AtelierError, ConfigError
+from atelier.rewards.asking_again import completed, missing_for_now
 from atelier.rewards.base import Closeable, Missing, Resting, ScoreBatch, Scorer, Scores
 from atelier.rewards.checks import checked, require_golden
 from atelier.rewards.mixes import mix_of, require_mixes, weight_for
@@ -40,22 +41,38 @@ class Asked:
     """What one reward is asked about a batch.
 
     Attributes:
-        places: of the images that it scores; the others' data sets do not name it.
-        weights: of each image in the batch; 0 where it is not asked.
-        future: its scores at `places`; None where there are none to make.
+        batch: the images that it scores.
+        places: where they are in the whole batch; the others' data sets do not name the reward.
+        weights: of each image in the whole batch; 0 where it is not asked.
     """
 
+    batch: ScoreBatch
     places: Sequence[int]
     weights: Sequence[float]
-    future: Future[Scores] | None
 
 
-@dataclass(frozen=True)
+@dataclass
 class Submission:
-    """A batch on its way."""
+    """A batch on its way.
+
+    Attributes:
+        asked: what each reward is asked about it.
+        futures: of each reward whose scores were not collected yet.
+        scores: of each reward, what was collected.
+        seconds: of each reward that has scored it, from the submission to the scores.
+    """
 
     batch: ScoreBatch
     asked: dict[str, Asked]
+    submitted: float = field(default_factory=time.monotonic)
+    futures: dict[str, Future[Scores]] = field(default_factory=dict)
+    scores: dict[str, Scores] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def missing_for_now(self) -> int:
+        """Scores that were collected as missing, and may be had later."""
+        return sum(missing_for_now(scores) for scores in self.scores.values())
 
 
 class RewardSet:
@@ -98,7 +115,11 @@ class RewardSet:
         """Start scoring and return at once. A scorer sees this batch, or those images of it whose
         data sets name it."""
         mixes = [mix_of(one, self.rewards) if self._by_dataset else None for one in batch.metadata]
-        return Submission(batch, {name: self._ask(name, batch, mixes) for name in self.rewards})
+        item = Submission(batch, {name: self._ask(name, batch, mixes) for name in self.rewards})
+        for name, asked in item.asked.items():
+            if asked.places or not len(batch):
+                self._start(name, item)
+        return item
 
     def require_mixes(self, metadata: Iterable[Mapping[str, Any]]) -> None:
         """The mixes of the prompts that will be scored are of these rewards.
@@ -121,17 +142,23 @@ class RewardSet:
         end = time.monotonic() + (
             self.deadline_seconds if deadline_seconds is None else deadline_seconds
         )
-        scores = {
-            name: [
-                self._answered(name, item.asked[name], len(item.batch), end) for item in submissions
-            ]
-            for name in self.rewards
-        }
+        for name in self.rewards:
+            for item in submissions:
+                self._take(name, item, end)
+        scores = {name: [item.scores[name] for item in submissions] for name in self.rewards}
         weights = {
             name: [one for item in submissions for one in item.asked[name].weights]
             for name in self.rewards
         }
         return tabulate(scores, weights)
+
+    def ask_again(self, submissions: Sequence[Submission]) -> None:
+        """Start scoring what was collected as missing and may be had later; `collect` them again
+        for all scores together. Those that are there stand."""
+        for item in submissions:
+            for name, scores in item.scores.items():
+                if missing_for_now(scores):
+                    self._start(name, item)
 
     def preflight(self) -> dict[str, dict[str, Any]]:
         """Score every reward's golden sample before anything depends on it.
@@ -147,7 +174,10 @@ class RewardSet:
         started = time.monotonic()
         end = started + self.deadline_seconds
         goldens = {name: reward.scorer.golden() for name, reward in self.rewards.items()}
-        futures = {name: self._start(name, golden[0]) for name, golden in goldens.items()}
+        futures = {
+            name: self._start(name, Submission(batch, {name: _all_of(batch)}))
+            for name, (batch, _, _) in goldens.items()
+        }
         report = {}
         for name, (batch, expected, tolerance) in goldens.items():
             scores = self._wait(name, futures[name], len(batch), end)
@@ -188,28 +218,39 @@ class RewardSet:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _start(self, name: str, batch: ScoreBatch) -> Future[Scores]:
+    def _start(self, name: str, item: Submission) -> Future[Scores]:
         scorer = self.rewards[name].scorer
-        return self._threads[name].submit(lambda: scorer.score(batch))
+
+        def score() -> Scores:
+            scores = scorer.score(item.asked[name].batch)
+            item.seconds[name] = time.monotonic() - item.submitted
+            return scores
+
+        future: Future[Scores] = self._threads[name].submit(score)
+        item.futures[name] = future
+        return future
+
+    def _take(self, name: str, item: Submission, end: float) -> None:
+        """Collect what one reward says of a batch, if it was not collected yet: NOT_ASKED where it
+        was not asked."""
+        count, places = len(item.batch), item.asked[name].places
+        future = item.futures.pop(name, None)
+        if future is None:
+            item.scores.setdefault(name, Scores(name, [NOT_ASKED] * count))
+            return
+        found = self._wait(name, future, len(places), end)
+        if len(places) < count:
+            found = spread(found, places, count)
+        earlier = item.scores.get(name)
+        item.scores[name] = found if earlier is None else completed(earlier, found)
 
     def _ask(
         self, name: str, batch: ScoreBatch, mixes: Sequence[Mapping[str, float] | None]
     ) -> Asked:
         weights = [weight_for(name, self.rewards[name].weight, mix) for mix in mixes]
         places = [place for place, weight in enumerate(weights) if weight is not None]
-        future = None
-        if len(places) == len(batch):
-            future = self._start(name, batch)
-        elif places:
-            future = self._start(name, batch.at(places))
-        return Asked(places, [weight or 0.0 for weight in weights], future)
-
-    def _answered(self, name: str, asked: Asked, count: int, end: float) -> Scores:
-        """The scores of a whole batch: where the reward was not asked, NOT_ASKED."""
-        if asked.future is None:
-            return Scores(name, [NOT_ASKED] * count)
-        scores = self._wait(name, asked.future, len(asked.places), end)
-        return scores if len(asked.places) == count else spread(scores, asked.places, count)
+        mine = batch if len(places) == len(batch) else batch.at(places)
+        return Asked(mine, places, [weight or 0.0 for weight in weights])
 
     def _wait(self, name: str, future: Future[Scores], count: int, end: float) -> Scores:
         """The scores of one batch, checked; all missing, with the reason, if there are none."""
@@ -217,17 +258,23 @@ class RewardSet:
         wait([future], timeout=min(left, threading.TIMEOUT_MAX))
         if not future.done():
             self._threads[name].give_up(future)
-            return _missing(name, count, "no score before the deadline")
+            return _missing(name, count, "no score before the deadline", retryable=True)
         if future.cancelled():
             return _missing(name, count, "the rewards were closed")
         error = _error(future)
         if error is not None:
             reason = f"the scorer failed: {type(error).__name__}: {error}"
-            return _missing(name, count, reason, error)
+            # What we raise ourselves is the configuration's fault, or for a person to decide.
+            for_now = not isinstance(error, AtelierError)
+            return _missing(name, count, reason, error, retryable=for_now)
         try:
             return checked(future.result(), count)
         except ValueError as wrong_count:
             return _missing(name, count, str(wrong_count))
+
+
+def _all_of(batch: ScoreBatch) -> Asked:
+    return Asked(batch, range(len(batch)), [1.0] * len(batch))
 
 
 def _error(future: Future[Scores]) -> BaseException | None:
@@ -235,6 +282,12 @@ def _error(future: Future[Scores]) -> BaseException | None:
     return future.exception() if future.done() and not future.cancelled() else None
 
 
-def _missing(name: str, count: int, reason: str, error: BaseException | None = None) -> Scores:
+def _missing(
+    name: str,
+    count: int,
+    reason: str,
+    error: BaseException | None = None,
+    retryable: bool = False,
+) -> Scores:
     logger.error("reward %s: %d images without a score: %s", name, count, reason, exc_info=error)
-    return Scores(name, [Missing(reason)] * count)
+    return Scores(name, [Missing(reason, retryable)] * count)

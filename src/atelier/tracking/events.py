@@ -44,10 +44,14 @@ class JsonLines:
             self._file.truncate(before)
             raise
 
+    def size(self) -> int:
+        """Length of the file in bytes."""
+        return self._file.seek(0, os.SEEK_END)
+
     def offset(self) -> int:
         """Length of the file in bytes, after forcing it to disk."""
         os.fsync(self._file.fileno())
-        return self._file.seek(0, os.SEEK_END)
+        return self.size()
 
     def cut_back(self, offset: int) -> None:
         """Drop everything after `offset` bytes (what a killed life wrote after its checkpoint).

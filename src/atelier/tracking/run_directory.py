@@ -81,6 +81,19 @@ class RunDirectory:
     def periodic_evaluation(self, suite: str, step: int) -> Path:
         return self.train / "evaluation" / suite / f"step-{step:06d}"
 
+    @property
+    def samples(self) -> Path:
+        """The best and worst images of some steps, one folder a step."""
+        return self.train / "samples"
+
+    @property
+    def judge_traces(self) -> Path:
+        """Some of the questions to judges, with their answers."""
+        return self.train / "judge_traces.jsonl"
+
+    def step_samples(self, step: int) -> Path:
+        return self.samples / f"step-{step:06d}"
+
 
 def all_checkpoints(folder: Path) -> list[Path]:
     """Checkpoints in `folder`, oldest first. Other names, such as of one moved aside, are none."""

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -13,6 +14,9 @@ import torch.distributed as dist
 
 from atelier.config.schema import LaunchConfig
 from atelier.errors import ConfigError
+
+COLLECTIVE_TIMEOUT = timedelta(minutes=30)
+LONGEST_PATIENCE = 30 * 86400.0  # seconds; a timedelta holds no more than so many years
 
 
 @dataclass(frozen=True)
@@ -41,8 +45,12 @@ class World:
 
 
 @contextmanager
-def join_world(launch: LaunchConfig) -> Iterator[World]:
+def join_world(launch: LaunchConfig, patience_seconds: float = 0.0) -> Iterator[World]:
     """Join the process group torchrun describes; one process without torchrun is a world of one.
+
+    Args:
+        patience_seconds: for how long a rank may have to wait for one that waits for others; a
+            collective ends with an error half an hour after that.
 
     CPU threads are fixed to launch.threads shared among the ranks: their number can change the
     order of sums, so it is part of what makes a run repeatable.
@@ -57,7 +65,8 @@ def join_world(launch: LaunchConfig) -> Iterator[World]:
     bound = device if device.type == "cuda" else None
     backend = "nccl" if bound else "gloo"
     if size > 1 or "RANK" in os.environ:
-        dist.init_process_group(backend, device_id=bound)
+        timeout = COLLECTIVE_TIMEOUT + timedelta(seconds=min(patience_seconds, LONGEST_PATIENCE))
+        dist.init_process_group(backend, device_id=bound, timeout=timeout)
     elif launch.engine == "deepspeed":
         # DeepSpeed wants a process group for one process too; a store in memory needs no port.
         store = dist.HashStore()

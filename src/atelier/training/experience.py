@@ -7,35 +7,53 @@ flight, and other work may be done meanwhile.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from typing import Any
 
 from torch import Tensor
 
-from atelier.algorithms.advantages import flat_groups
+from atelier.algorithms.advantages import comparable, flat_groups
 from atelier.config.schema import RunConfig
 from atelier.config.whole_groups import images_together
 from atelier.data.prompts import Prompt
 from atelier.errors import Stopped
-from atelier.policies.base import Policy, Rollout
+from atelier.policies.base import Policy, Rollout, Sample
+from atelier.rewards.asking_again import pause_seconds
 from atelier.rewards.base import ScoreBatch
 from atelier.rewards.images import pil_images
 from atelier.rewards.reward_set import RewardSet, Submission
+from atelier.rewards.score_table import ScoreTable
 from atelier.training.batches import MicroBatch, micro_batches_by_update, step_samples
 from atelier.training.distributed import World
-from atelier.training.measures import Stopwatch
+from atelier.training.measures import Stopwatch, latencies
 from atelier.training.scores import StepScores, gather_scores
+
+logger = logging.getLogger(__name__)
 
 Updates = list[list[Rollout]]
 """This rank's micro-batches, one list an optimizer update."""
+
+
+@dataclass(frozen=True)
+class Said:
+    """What is said of an image: by each reward what its scorer saw; why a score is missing."""
+
+    details: Mapping[str, Mapping[str, Any]]
+    reason: str | None
 
 
 @dataclass
 class InFlight:
     """Rolled out and sent to be scored, by the weights that `updates_before` updates had made.
 
-    `unsent`: images that wait for the others of their group.
+    Attributes:
+        unsent: images that wait for the others of their group.
+        seconds: reward name -> how long each batch of this rank took to be scored.
+        said: sample index -> what is said of the image, once it is scored.
     """
 
     step: int
@@ -44,17 +62,24 @@ class InFlight:
     submissions: list[Submission]
     metrics: dict[str, float]
     unsent: list[ScoreBatch] = field(default_factory=list)
+    seconds: dict[str, list[float]] = field(default_factory=dict)
+    said: dict[int, Said] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Experience:
-    """A step's rollouts of this rank, and the scores of all ranks."""
+    """A step's rollouts of this rank, and the scores of all ranks.
+
+    said: sample index -> what is said of an image of this rank; empty where it comes from a
+    checkpoint, like the rollouts' images.
+    """
 
     step: int
     updates_before: int
     rollouts: Updates
     scores: StepScores
     metrics: dict[str, float]
+    said: Mapping[int, Said] = field(default_factory=dict)
 
 
 @dataclass
@@ -100,7 +125,7 @@ class Collector:
         """
         scores = self._scores(flight, flight.rollouts, watch)
         for round in range(1, self.config.train.resample_rounds + 1):
-            flat = flat_groups(scores.total, scores.group_ids, scores.valid)
+            flat = self._flat_groups(scores)
             if len(flat) == 0:
                 break
             flight.metrics["resample/groups"] = flight.metrics.get("resample/groups", 0) + len(flat)
@@ -108,15 +133,44 @@ class Collector:
             scores = scores.replaced_by(self._scores(flight, again, watch))
         self.rewards.rest(self.world.is_main)  # gathered: no rank waits for a score any more
         self._require(flight.step, scores)
-        return Experience(
-            flight.step, flight.updates_before, flight.rollouts, scores, flight.metrics
-        )
+        flight.metrics |= latencies(flight.seconds, self.world)
+        made = flight.step, flight.updates_before, flight.rollouts
+        return Experience(*made, scores, flight.metrics, flight.said)
+
+    def _table(self, step: int, submissions: Sequence[Submission]) -> ScoreTable:
+        """This rank's scores. What is missing for now is asked for again. Collective, so that no
+        rank waits for another much longer than a deadline."""
+        settings = self.config.rewards
+        table = self.rewards.collect(submissions, settings.deadline)
+        for round in range(settings.replay):
+            lacking = sum(self.world.gather(sum(one.missing_for_now for one in submissions)))
+            if not lacking:
+                break
+            pause = pause_seconds(round, settings.deadline)
+            why = next(filter(None, table.reasons), "on another rank")
+            again = f"asked for again in {pause:g} s, time {round + 1} of {settings.replay}"
+            logger.warning(
+                "step %d: %d scores are missing for now (%s); %s", step, lacking, why, again
+            )
+            time.sleep(pause)
+            self.rewards.ask_again(submissions)
+            table = self.rewards.collect(submissions, settings.deadline)
+        return table
+
+    def _flat_groups(self, scores: StepScores) -> Tensor:
+        enough = self.config.rewards.min_valid_in_group
+        compared = comparable(scores.group_ids, scores.valid, enough)
+        return flat_groups(scores.total, scores.group_ids, compared)
 
     def _scores(self, flight: InFlight, rollouts: Updates, watch: Stopwatch) -> StepScores:
         submissions, flight.submissions = flight.submissions, []
         with watch("score"):
-            table = self.rewards.collect(submissions, self.config.rewards.deadline)
+            table = self._table(flight.step, submissions)
+            for name in self.rewards.weights:
+                known = [one.seconds[name] for one in submissions if name in one.seconds]
+                flight.seconds.setdefault(name, []).extend(known)
             samples = [one for update in rollouts for rollout in update for one in rollout.samples]
+            flight.said |= _said(samples, table)
             return gather_scores(self.world, samples, table)
 
     def _roll_out_again(
@@ -144,6 +198,13 @@ class Collector:
                 f"{scores.first_reason}. Mend the reward and resume: no weight was changed by "
                 "this step"
             )
+
+
+def _said(samples: Sequence[Sample], table: ScoreTable) -> dict[int, Said]:
+    return {
+        sample.index: Said({name: rows[row] for name, rows in table.details.items()}, reason)
+        for row, (sample, reason) in enumerate(zip(samples, table.reasons, strict=True))
+    }
 
 
 def score_batch(rollout: Rollout) -> ScoreBatch:

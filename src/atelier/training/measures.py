@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 
 from atelier.training.distributed import World
+
+REWARD_TIMES = "time/reward/"  # what the machine took, like all of time/: no result
 
 
 class WeightedMeans:
@@ -40,6 +42,21 @@ def peak_memory(world: World) -> dict[str, float]:
     peak = torch.cuda.max_memory_allocated(world.device)
     torch.cuda.reset_peak_memory_stats(world.device)
     return {"memory/peak_gib": round(max(world.gather(peak)) / 2**30, 3)}
+
+
+def latencies(seconds: Mapping[str, Sequence[float]], world: World) -> dict[str, float]:
+    """Mean and maximum over all ranks' batches of the time from submission to scores. Collective.
+
+    seconds: reward name -> one a batch. A reward that scored none has no entry.
+    """
+    parts = world.gather({name: list(values) for name, values in seconds.items()})
+    result = {}
+    for name in seconds:
+        known = [value for part in parts for value in part[name]]
+        if known:
+            result[f"{REWARD_TIMES}{name}/mean"] = round(sum(known) / len(known), 4)
+            result[f"{REWARD_TIMES}{name}/max"] = round(max(known), 4)
+    return result
 
 
 class Stopwatch:

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from atelier.algorithms.advantages import advantage_shares, comparable, zero_std_share
 from atelier.policies.base import Sample
 from atelier.rewards.reward_set import ScoreTable
 from atelier.training.distributed import World
@@ -62,6 +63,28 @@ class StepScores:
             if len(known):
                 result[f"reward/{name}/mean"] = float(known.mean())
         return result
+
+
+def comparison_metrics(scores: StepScores, min_valid_in_group: float) -> dict[str, float]:
+    """What the groups' comparison rests on: groups that teach nothing, among them those with too
+    few scores, and what share of the advantage each reward explains."""
+    groups = scores.group_ids
+    compared = comparable(groups, scores.valid, min_valid_in_group)
+    count = len(groups.unique())
+    parts = {
+        name: _weighted(scores.values[name], weight) for name, weight in scores.weights.items()
+    }
+    shares = advantage_shares(parts, groups, compared)
+    return {
+        "advantage/zero_std_share": zero_std_share(scores.total, groups, compared),
+        "advantage/sparse_group_share": 1 - len(groups[compared].unique()) / max(count, 1),
+        **{f"reward/{name}/advantage_share": share for name, share in shares.items()},
+    }
+
+
+def _weighted(values: Tensor, weights: Tensor) -> Tensor:
+    """Weight times score [N], 0 where the weight is, even of a score that is missing."""
+    return torch.where(weights != 0, weights * values.double(), 0.0)
 
 
 def gather_scores(world: World, samples: Sequence[Sample], table: ScoreTable) -> StepScores:

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from atelier.algorithms.advantages import zero_std_share
 from atelier.config.schema import RunConfig
 from atelier.data.keys import key
 from atelier.data.prompts import Prompt
@@ -26,6 +25,8 @@ from atelier.training.distributed import World
 from atelier.training.experience import Collector, Experience, InFlight
 from atelier.training.journal import Journal
 from atelier.training.measures import Stopwatch, peak_memory
+from atelier.training.samples import keep_samples, keeps_samples
+from atelier.training.scores import comparison_metrics
 from atelier.training.session import Session
 from atelier.training.updates import Learner
 
@@ -62,7 +63,7 @@ class Trainer:
                 self._write_evaluation_images(step)
             if self._saves_after(step):
                 if isinstance(ahead, InFlight):  # its scores are saved with it
-                    ahead = self.collector.collect(ahead, watch)
+                    ahead = self._collect(ahead, watch)
                 self.session.save(self.learner.engine, self.learner.policy, ahead, self.journal)
         self.journal.event("finished", train.steps)
 
@@ -80,13 +81,25 @@ class Trainer:
         if self._samples_ahead(step):
             ahead = self.collector.roll_out(step + 1, self.session.updates, watch)
         if isinstance(flight, InFlight):
-            flight = self.collector.collect(flight, watch)
+            flight = self._collect(flight, watch)
         scores = flight.scores
         with watch("update"):
             metrics = self.learner.learn(flight)
-        flat = zero_std_share(scores.total, scores.group_ids, scores.valid)
-        own = {"advantage/zero_std_share": flat, **metrics}
-        return ahead, {**flight.metrics, **scores.summary(), **own}
+        compared = comparison_metrics(scores, self.config.rewards.min_valid_in_group)
+        return ahead, {**flight.metrics, **scores.summary(), **compared, **metrics}
+
+    def _collect(self, flight: InFlight, watch: Stopwatch) -> Experience:
+        """Wait for the scores; keep the best and worst images of some steps."""
+        experience = self.collector.collect(flight, watch)
+        if keeps_samples(flight.step, self.config):
+            with watch("samples"):
+                keep_samples(
+                    self.journal.run,
+                    self.world,
+                    experience,
+                    self.config.tracking.images,
+                )
+        return experience
 
     def _samples_ahead(self, step: int) -> bool:
         train = self.config.train

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from atelier.data.prompts import content_digest, read_prompts
 from atelier.disk import stopped_when_full
 from atelier.errors import ConfigError, PlanError
 from atelier.policies.sd3.policy import SD3Policy
+from atelier.rewards.judges import Tracing
 from atelier.rewards.registry import build
 from atelier.rewards.service_file import read_urls
 from atelier.tracking.run_directory import RunDirectory
@@ -28,6 +29,7 @@ from atelier.training.distributed import World, join_world
 from atelier.training.engines import make_engine
 from atelier.training.experience import Collector
 from atelier.training.journal import Journal
+from atelier.training.judge_traces import JudgeTraces
 from atelier.training.repeatable import repeatable
 from atelier.training.session import Session, find_checkpoint, kept_copies
 from atelier.training.trainer import Trainer
@@ -44,7 +46,7 @@ def train(config_path: Path, run: RunDirectory) -> None:
     with (
         stopped_when_full(run.train),
         repeatable(config.launch),
-        join_world(config.launch) as world,
+        join_world(config.launch, config.rewards.deadline) as world,
         written_by_one(run, world),
     ):
         plan(config, world_size=world.size)
@@ -94,7 +96,10 @@ def _train(config: RunConfig, run: RunDirectory, world: World) -> None:
         journal.cut_back(0, 0)
         journal.event("started", 0, ranks=world.size, device=world.device.type)
     session.start(engine, algorithm.keeps_behaviour)
-    with build(config.rewards, config.judges, read_urls(run.train)) as rewards:
+    with (
+        judge_tracing(config, run, world) as tracing,
+        build(config.rewards, config.judges, read_urls(run.train), tracing) as rewards,
+    ):
         rewards.require_mixes(one.metadata for one in train_prompts)
         rewards.preflight()
         sampling = partial(session.behaviour_weights, engine)
@@ -103,6 +108,17 @@ def _train(config: RunConfig, run: RunDirectory, world: World) -> None:
         trainer = Trainer(config, collector, learner, session, journal, world, heldout_prompts)
         trainer.run()
     journal.close()
+
+
+@contextmanager
+def judge_tracing(config: RunConfig, run: RunDirectory, world: World) -> Iterator[Tracing | None]:
+    """Where a share of the main rank's questions to judges is written; None where none is."""
+    share = config.tracking.judge_traces
+    if not (share and config.judges and world.is_main):
+        yield None
+        return
+    with closing(JudgeTraces(run)) as traces:
+        yield Tracing(traces.add, share)
 
 
 @contextmanager

@@ -12,6 +12,7 @@ alone for a while. Stages call it in the background (stages/mirroring.py).
     target.py     the run's run in MLflow and a child run a stage
     series.py     numbers by step
     contents.py   parameters, prompt tables, evaluations, images, the page
+    traces.py     sampled questions to judges, as traces
     models.py     exports as logged models and model versions
     mirror.py     all of it in order
 

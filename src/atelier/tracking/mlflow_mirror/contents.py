@@ -11,6 +11,7 @@ from PIL.Image import Image
 
 from atelier.report.grids import image_grid, image_paths
 from atelier.report.run_data import Evaluation, finite_numbers, flat, stage_records
+from atelier.report.samples import read_samples, samples_page
 from atelier.tracking.mlflow_mirror.series import Record, log
 from atelier.tracking.mlflow_mirror.target import Target, milliseconds
 
@@ -88,6 +89,14 @@ def send_grid(target: Target, one: Evaluation) -> None:
     """The same as a plain file: Compare shows those that both runs have, in their root."""
     name = f"{one.suite}-step-{one.step:06d}.png"
     target.client.log_image(target.run_id, _grid(target, one), artifact_file=name)
+
+
+def send_samples(target: Target, folder: Path) -> None:
+    """The best and worst images of a step as a page, and what is said of them for programs."""
+    page = samples_page(str(target.description["run_name"]), read_samples(folder))
+    target.client.log_text(target.run_id, page, f"samples/{folder.name}.html")
+    words = (folder / "samples.json").read_text(encoding="utf-8")
+    target.client.log_text(target.run_id, words, f"samples/{folder.name}.json")
 
 
 def send_page(target: Target) -> None:

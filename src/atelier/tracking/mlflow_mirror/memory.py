@@ -13,7 +13,7 @@ class Memory:
 
     Attributes of the file: `run_id`, `experiment_id`, `status` in MLflow; `sent`, names of what is
     sent once; `series`, the last step sent by MLflow run; `children`, MLflow runs of stages;
-    `models`, logged models by export.
+    `models`, logged models by export; `traces`, up to where a file of questions is sent.
     """
 
     def __init__(self, run: RunDirectory, digest: str, uri: str) -> None:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from atelier.config.schema import RunConfig
-from atelier.report.run_data import periodic_evaluations, stage_records
-from atelier.tracking.mlflow_mirror import contents, models, series, store
+from atelier.report.run_data import periodic_evaluations, sample_folders, stage_records
+from atelier.tracking.mlflow_mirror import contents, models, series, store, traces
 from atelier.tracking.mlflow_mirror.memory import Memory
 from atelier.tracking.mlflow_mirror.target import Target
 from atelier.tracking.run_directory import RunDirectory, read_run_file
@@ -36,6 +36,7 @@ def send(run: RunDirectory, config: RunConfig, uri: str, deadline: float) -> Non
             memory.note_sent(name)
     series.send_steps(target)
     target.send_status()
+    traces.send_traces(target)
     memory.save()  # its time of change says up to when everything was sent
 
 
@@ -54,6 +55,8 @@ def _items(target: Target) -> Iterator[tuple[str, Callable[[], None]]]:
         if one.has_images:
             yield f"images:{name}", partial(contents.send_images, target, one)
             yield f"compare:{name}", partial(contents.send_grid, target, one)
+    for folder in sample_folders(target.run):
+        yield f"samples:{folder.name}", partial(contents.send_samples, target, folder)
     yield from _of_stages(target)
 
 

@@ -1,0 +1,131 @@
+"""The best and the worst images of a step, with what every reward says of them.
+
+    train/samples/step-000010/
+        00012.png       an image, by its index in the step
+        samples.json    step, and of each image: place (best, worst, missing), prompt, total,
+                        scores, weights, the rewards' details, why scores are missing
+
+They are for people: nothing reads them to train. All words in them are somebody else's, so they
+are kept legible and bounded.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from PIL import Image
+from torch import Tensor
+
+from atelier.config.schema import RunConfig
+from atelier.legible import legible, legible_json
+from atelier.policies.base import Rollout, Sample
+from atelier.tracking.run_directory import RunDirectory, write_json
+from atelier.training.distributed import World
+from atelier.training.experience import Experience
+
+Place = Literal["best", "worst", "missing"]
+
+
+def keeps_samples(step: int, config: RunConfig) -> bool:
+    """Whether the best and worst images of a step are kept."""
+    every = config.tracking.samples_every
+    return bool(every) and (step % every == 0 or step == config.train.steps)
+
+
+def chosen(total: Tensor, valid: Tensor, count: int) -> dict[int, Place]:
+    """At most `count` positions of images, in order: the best, the worst from the worst on, and up
+    to a quarter without a total. Equal totals go by position; none is there twice.
+
+    total [N], NaN where not valid; valid [N] bool.
+    """
+    missing = (~valid).nonzero().flatten()[: count // 4].tolist()
+    known = valid.nonzero().flatten()
+    ordered = known[total[known].argsort(stable=True, descending=True)].tolist()
+    shown = min(count - len(missing), len(ordered))
+    best, worst = math.ceil(shown / 2), shown // 2
+    return {
+        **dict.fromkeys(ordered[:best], "best"),
+        **dict.fromkeys(reversed(ordered[len(ordered) - worst :]), "worst"),
+        **dict.fromkeys(missing, "missing"),
+    }
+
+
+def keep_samples(
+    run: RunDirectory,
+    world: World,
+    experience: Experience,
+    count: int,
+) -> None:
+    """Write those of a step whose images are at hand. Collective; the main rank writes."""
+    scores = experience.scores
+    places = chosen(scores.total, scores.valid, count)
+    wanted = {int(scores.index[position]): position for position in places}
+    mine = {
+        sample.index: (image, _described(sample, experience))
+        for sample, image in _images(experience.rollouts)
+        if sample.index in wanted
+    }
+    everyone = {index: one for part in world.gather(mine) for index, one in part.items()}
+    if not world.is_main:
+        return
+    entries = [
+        {
+            "place": places[position],
+            **everyone[index][1],
+            "total": _number(scores.total[position]),
+            "scores": {name: _number(one[position]) for name, one in scores.values.items()},
+            "weights": {name: float(one[position]) for name, one in scores.weights.items()},
+        }
+        for index, position in wanted.items()
+    ]
+    images = {entry["image"]: everyone[entry["index"]][0] for entry in entries}
+    content = {"step": experience.step, "samples": entries}
+    _write(run.step_samples(experience.step), content, images)
+
+
+def _images(rollouts: Sequence[Sequence[Rollout]]) -> list[tuple[Sample, np.ndarray]]:
+    return [
+        pair
+        for update in rollouts
+        for rollout in update
+        for pair in zip(rollout.samples, rollout.images, strict=True)
+    ]
+
+
+def _described(sample: Sample, experience: Experience) -> dict[str, Any]:
+    """What is known of an image but for its scores, as JSON."""
+    said = experience.said[sample.index]
+    return {
+        "index": sample.index,
+        "group": sample.group_id,
+        "image": f"{sample.index:05d}.png",
+        "prompt": legible(sample.prompt.text),
+        "details": {name: legible_json(one) for name, one in said.details.items() if one},
+        "missing": None if said.reason is None else legible(said.reason),
+    }
+
+
+def _number(value: Tensor) -> float | None:
+    number = float(value)
+    return number if math.isfinite(number) else None
+
+
+def _write(folder: Path, content: Mapping[str, Any], images: Mapping[str, np.ndarray]) -> None:
+    """Write aside, then put it in place; a resumed run writes the same once more."""
+    aside = folder.with_name(f".{folder.name}.{os.getpid()}")
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir(parents=True)
+    try:
+        for name, image in images.items():
+            Image.fromarray(image).save(aside / name)
+        write_json(aside / "samples.json", content)
+        shutil.rmtree(folder, ignore_errors=True)
+        aside.rename(folder)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
