@@ -10,12 +10,14 @@ from typing import Annotated, Any
 
 from fastapi import FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
 
 from atelier import __version__
 from atelier.errors import AtelierError
+from atelier.legible import legible
+from atelier.rewards.service.bodies import document_bodies, problems_of, read_request
 from atelier.rewards.service.gate import Bounds, Door, Gate, Refused
 from atelier.rewards.service.metrics import Metrics
 from atelier.rewards.service.pictures import PictureError, PixelBounds
@@ -29,8 +31,6 @@ from atelier.rewards.service.protocol import (
     VersionAnswer,
 )
 from atelier.rewards.service.served import ServedReward
-
-_LISTED_PROBLEMS = 5
 
 
 @dataclass(frozen=True)
@@ -71,6 +71,7 @@ def create_app(
     )
     _answer_errors_alike(app, metrics)
     _add_endpoints(app, rewards, limits, door, metrics)
+    document_bodies(app.openapi())
     return app
 
 
@@ -82,12 +83,14 @@ def _add_endpoints(
     metrics: Metrics,
 ) -> None:
     @app.post("/score")
-    async def score(request: ScoreRequest) -> ScoreAnswer:
+    async def score(received: Request) -> ScoreAnswer:
         """Score a batch by one reward or several."""
+        content_type = received.headers.get("Content-Type", "")
+        request = read_request(content_type, await received.body())
         names = list(rewards) if request.rewards is None else list(dict.fromkeys(request.rewards))
         if unknown := [name for name in names if name not in rewards]:
             text = f"this service has {', '.join(rewards)} and not {', '.join(unknown)}"
-            raise Refused(422, "unknown_reward", text)
+            raise Refused(422, "unknown_reward", legible(text))
         if len(request.items) > limits.items:
             text = f"{len(request.items)} items, at most {limits.items} are taken"
             raise Refused(413, "too_many_items", text)
@@ -122,7 +125,7 @@ def _add_endpoints(
         served = {name: one.identity for name, one in rewards.items()}
         return VersionAnswer(service=__version__, rewards=served)
 
-    @app.get("/metrics")
+    @app.get("/metrics", response_class=PlainTextResponse)
     async def metrics_page() -> Response:
         """For Prometheus."""
         return Response(metrics.page(), media_type=CONTENT_TYPE_LATEST)
@@ -169,7 +172,7 @@ def _answer_errors_alike(app: FastAPI, metrics: Metrics) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
-        return answer(Refused(422, "invalid_request", _problems(error.errors())))
+        return answer(Refused(422, "invalid_request", problems_of(error.errors(), "request")))
 
     @app.exception_handler(AtelierError)
     async def unusable(_: Request, error: AtelierError) -> JSONResponse:
@@ -183,12 +186,3 @@ def _answer_errors_alike(app: FastAPI, metrics: Metrics) -> None:
     @app.exception_handler(HTTPException)
     async def http(_: Request, error: HTTPException) -> JSONResponse:
         return answer(Refused(error.status_code, "http", str(error.detail)))
-
-
-def _problems(errors: Any) -> str:
-    listed = [
-        f"{'.'.join(str(part) for part in error['loc'][1:]) or 'body'}: {error['msg']}"
-        for error in errors[:_LISTED_PROBLEMS]
-    ]
-    more = len(errors) - len(listed)
-    return "; ".join([*listed, f"and {more} more"] if more else listed)

@@ -120,7 +120,7 @@ def _open(text: str, key: tuple[int, str]) -> Image.Image:
     """Read a PNG's header; nothing is decoded yet."""
     try:
         data = base64.b64decode(text, validate=True)
-        return Image.open(io.BytesIO(data), formats=["PNG"])
+        picture = Image.open(io.BytesIO(data), formats=["PNG"])
     except binascii.Error as error:
         raise PictureError("bad_image", f"items[{key[0]}].{key[1]}: no base64: {error}") from error
     except UnidentifiedImageError as error:  # its words hold an address in memory
@@ -129,6 +129,16 @@ def _open(text: str, key: tuple[int, str]) -> Image.Image:
         raise PictureError("too_many_pixels", f"items[{key[0]}].{key[1]}: {error}") from error
     except Exception as error:  # as in to_batch
         raise PictureError("bad_image", f"items[{key[0]}].{key[1]}: no PNG: {error}") from error
+    _require_one_picture_of_8_bits(picture, key)
+    return picture
+
+
+def _require_one_picture_of_8_bits(picture: Image.Image, key: tuple[int, str]) -> None:
+    """Nobody could say which picture of an animation has the score; Pillow clips 16 bits."""
+    if getattr(picture, "is_animated", False):
+        raise PictureError("bad_image", f"items[{key[0]}].{key[1]}: an animation")
+    if any("16" in str(tile.args) for tile in picture.tile):
+        raise PictureError("bad_image", f"items[{key[0]}].{key[1]}: 16 bits a channel, not 8")
 
 
 def _require_bounded(pictures: dict[tuple[int, str], Image.Image], bounds: PixelBounds) -> None:
