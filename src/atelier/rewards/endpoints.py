@@ -122,7 +122,8 @@ class Endpoint:
             text = f"no answer in time ({type(error).__name__})"
             raise self.failure(NoAnswer, text) from error
         except (httpx.HTTPError, OSError) as error:
-            raise self.failure(NoAnswer, f"{type(error).__name__}: {error}") from error
+            text = f"{type(error).__name__}: {str(error) or 'the connection broke'}"
+            raise self.failure(NoAnswer, text) from error
         except (httpx.InvalidURL, ValueError) as error:  # no host name, or one nobody can look up
             text = f"cannot be asked: {type(error).__name__}: {error}"
             raise self.failure(ServiceRefuses, text) from error
