@@ -1,5 +1,7 @@
-"""What a service, or the network before it, can do to an answer. Each fault takes a `Faulty` handler
-and the body of a POST /score, and answers in its way."""
+"""What a service, or the network before it, can do to an answer.
+
+Each fault takes a `Faulty` handler and the body of a POST /score, and answers in its way.
+"""
 
 from __future__ import annotations
 

@@ -13,6 +13,8 @@ from atelier.config.digest import scorer_digest
 from atelier.config.rewards import JpegConfig, OcrRewardConfig, RewardsConfig
 from atelier.errors import ConfigError, Stopped
 from atelier.rewards import Missing, Reward, RewardSet, build
+from atelier.rewards.service.app import Limits
+from atelier.rewards.service.gate import Bounds
 from tests.support.reward_services import (
     BATCH,
     DIGEST,
@@ -24,6 +26,7 @@ from tests.support.reward_services import (
     faulty,
     reasons,
     service,
+    wait_until,
 )
 from tests.support.wire_faults import FAULTS, status
 
@@ -163,6 +166,43 @@ def test_batches_go_where_the_fewest_are():
         list(pool.map(lambda _: score_some(scorer, 5), range(4)))
     assert len(slow.batches) + len(fast.batches) == 20
     assert 1 <= len(slow.batches) < len(fast.batches)
+
+
+def test_a_service_that_is_busy_with_another_client_is_asked_less(monkeypatch):
+    """One batch at a time, so that this client's own requests tell nothing."""
+    monkeypatch.setattr("atelier.rewards.endpoints._REPORT_SECONDS", 0.5)
+
+    def slow(batch):
+        time.sleep(0.02)
+        return [1.0] * len(batch)
+
+    first, second = Scripted(slow), Scripted(slow)
+    ours = batch_of([1], side=8)
+    with (
+        service(first, limits=Limits(Bounds(queue=64))) as busy,
+        service(second) as idle,
+        client(busy) as other,
+        client(busy, idle) as scorer,
+        ThreadPoolExecutor(6) as pool,
+    ):
+        others = [pool.submit(score_some, other, 15) for _ in range(6)]
+        wait_until(lambda: len(first.batches) > 3)
+        counts = []
+        while not all(one.done() for one in others):
+            scorer.score(ours)
+            counts.append(mine(second))
+        told = mine(first)
+        for _ in range(30):  # nobody else is there any more
+            time.sleep(0.02)
+            scorer.score(ours)
+    assert told <= 1 + len(counts) // 4, "asked again only when what it said was old"
+    assert counts[-1] > len(counts) / 2
+    assert mine(first) > told, "and asked as ever once it is idle"
+
+
+def mine(scripted):
+    """How many of the batches were of one image."""
+    return sum(len(batch) == 1 for batch in scripted.batches)
 
 
 def score_some(scorer, count):

@@ -1,6 +1,7 @@
 """The services behind one reward: which one to ask next, and asking it.
 
-Healthy ones first, among them the one with the fewest requests in flight. A service that failed
+Healthy ones first, among them the one with the fewest requests in flight: this client's own, and
+those of others that the service told of in its last answers. A service that failed
 rests, longer each time; when all rest, the one whose rest ends first is tried. One that refused a
 batch for good is asked for it again only after all others.
 """
@@ -18,10 +19,11 @@ from pydantic import BaseModel, ValidationError
 
 from atelier.event_loop import Closed, EventLoop
 from atelier.legible import legible
-from atelier.rewards.service.protocol import ErrorAnswer, Identity
+from atelier.rewards.service.protocol import QUEUE_HEADER, ErrorAnswer, Identity
 
 CONNECT_SECONDS = 5.0
 _LONGEST_ANSWER = 64 << 20
+_REPORT_SECONDS = 5.0  # after which what a service said of its queue counts no more
 _FIRST_REST, _LONGEST_REST = 0.5, 30.0
 _PASSING_STATUS = frozenset({408, 425, 429})  # and all of 5xx
 _ABOUT_THE_BATCH = frozenset({400, 413, 422})  # another service would say the same
@@ -75,9 +77,15 @@ class Endpoint:
         self.failures = 0
         self.rests_until = 0.0
         self.left_alone_until = 0.0  # as it asked, by Retry-After
+        self._others, self._others_until = 0, 0.0
         self._client = client
         self._loop = loop
         self._token = token
+
+    @property
+    def load(self) -> int:
+        """Requests in flight, with those of others as far as they are known."""
+        return self.in_flight + (self._others if time.monotonic() < self._others_until else 0)
 
     def get(self, path: str, kind: type[Answer], end: float) -> Answer:
         """GET, parsed as `kind`. `end`: when to give up, on the monotonic clock.
@@ -99,6 +107,7 @@ class Endpoint:
         self, method: str, path: str, body: bytes | None, kind: type[Answer], end: float
     ) -> Answer:
         response, content = self._exchange(method, path, body, end)
+        self._note_queue(response.headers.get(QUEUE_HEADER, ""))
         if response.status_code != 200:
             raise self._refusal(response, content)
         try:
@@ -145,6 +154,11 @@ class Endpoint:
                     raise self.failure(NoAnswer, text)
                 chunks.append(chunk)
             return response, b"".join(chunks)
+
+    def _note_queue(self, said: str) -> None:
+        if said.isdecimal() and len(said) < 6:
+            self._others = max(0, int(said) - self.in_flight)
+            self._others_until = time.monotonic() + _REPORT_SECONDS
 
     def _refusal(self, response: httpx.Response, content: bytes) -> NoAnswer:
         status = response.status_code
@@ -230,4 +244,4 @@ class Endpoints:
 
 def _order(endpoint: Endpoint) -> tuple[float, int]:
     resting = endpoint.rests_until if endpoint.rests_until > time.monotonic() else 0.0
-    return resting, endpoint.in_flight
+    return resting, endpoint.load

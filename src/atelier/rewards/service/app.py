@@ -22,6 +22,7 @@ from atelier.rewards.service.gate import Bounds, Door, Gate, Refused
 from atelier.rewards.service.metrics import Metrics
 from atelier.rewards.service.pictures import PictureError, PixelBounds
 from atelier.rewards.service.protocol import (
+    QUEUE_HEADER,
     DrainAnswer,
     ErrorAnswer,
     Readiness,
@@ -31,6 +32,11 @@ from atelier.rewards.service.protocol import (
     VersionAnswer,
 )
 from atelier.rewards.service.served import ServedReward
+
+_QUEUE_LENGTH = {
+    "description": "Requests that wait or are scored as this answer leaves, its own included.",
+    "schema": {"type": "integer", "minimum": 0},
+}
 
 
 @dataclass(frozen=True)
@@ -82,7 +88,7 @@ def _add_endpoints(
     door: Door,
     metrics: Metrics,
 ) -> None:
-    @app.post("/score")
+    @app.post("/score", responses={200: {"headers": {QUEUE_HEADER: _QUEUE_LENGTH}}})
     async def score(received: Request) -> ScoreAnswer:
         """Score a batch by one reward or several."""
         content_type = received.headers.get("Content-Type", "")

@@ -7,11 +7,12 @@ import binascii
 import io
 import struct
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
+from PIL.ImageFile import ImageFile
 
 from atelier.rewards.base import ScoreBatch
 from atelier.rewards.service.protocol import Item
@@ -116,7 +117,7 @@ def _texts(items: Sequence[Item]) -> Iterator[tuple[tuple[int, str], str]]:
                 yield (index, field), text
 
 
-def _open(text: str, key: tuple[int, str]) -> Image.Image:
+def _open(text: str, key: tuple[int, str]) -> ImageFile:
     """Read a PNG's header; nothing is decoded yet."""
     try:
         data = base64.b64decode(text, validate=True)
@@ -133,7 +134,7 @@ def _open(text: str, key: tuple[int, str]) -> Image.Image:
     return picture
 
 
-def _require_one_picture_of_8_bits(picture: Image.Image, key: tuple[int, str]) -> None:
+def _require_one_picture_of_8_bits(picture: ImageFile, key: tuple[int, str]) -> None:
     """Nobody could say which picture of an animation has the score; Pillow clips 16 bits."""
     if getattr(picture, "is_animated", False):
         raise PictureError("bad_image", f"items[{key[0]}].{key[1]}: an animation")
@@ -141,7 +142,7 @@ def _require_one_picture_of_8_bits(picture: Image.Image, key: tuple[int, str]) -
         raise PictureError("bad_image", f"items[{key[0]}].{key[1]}: 16 bits a channel, not 8")
 
 
-def _require_bounded(pictures: dict[tuple[int, str], Image.Image], bounds: PixelBounds) -> None:
+def _require_bounded(pictures: Mapping[tuple[int, str], Image.Image], bounds: PixelBounds) -> None:
     pixels = {key: picture.width * picture.height for key, picture in pictures.items()}
     for (index, field), count in pixels.items():
         if count > bounds.picture:

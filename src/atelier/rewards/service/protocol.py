@@ -12,6 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 TOKEN_VARIABLE = "ATELIER_REWARD_TOKEN"
 MANAGED_TOKEN_VARIABLE = "ATELIER_MANAGED_REWARD_TOKEN"  # the trainer's, for services of its run
+# Of every answer to /score: requests that wait or are scored as it leaves, a scored one included.
+QUEUE_HEADER = "X-Atelier-Queue"
 
 FiniteFloat = Annotated[float, Field(allow_inf_nan=False)]
 State = Literal["loading", "ready", "failed"]
