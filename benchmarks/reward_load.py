@@ -5,10 +5,10 @@
     python benchmarks/reward_load.py soak [--minutes 10]
 
 throughput: images a second by the engine in this process and by a service, with as many workers, in
-turns, with the CPU time of all processes, which other work on the machine changes less. latency: of requests of 4 images by 1, 8 and 64 clients at once, and how many were shed; a
-client that is shed waits as long as it is asked to. soak: 8 clients all the time; resident memory
-of the service, sampled, and its slope after the first minute. Every score is compared with the
-engine's own.
+turns, with the CPU time of all processes, which other work on the machine changes less. latency: of
+requests of 4 images by 1, 8 and 64 clients at once, and how many were shed; a client that is shed
+waits as long as it is asked to. soak: 8 clients all the time; resident memory of the service,
+sampled, and its slope after the first minute. Every score is compared with the engine's own.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class Way:
 
 def throughput(detect: bool, workers: int, rounds: int) -> None:
     section = {"detect": detect, "workers": workers}
-    batches = [words(4 if detect else 16, seed) for seed in range(12)]
+    batches = [words(2 if detect else 16, seed) for seed in range(4 if detect else 12)]
     with served(section) as (url, process):
         remote = section | {"placement": "remote", "urls": [url]}
         with (
@@ -125,16 +125,14 @@ def throughput(detect: bool, workers: int, rounds: int) -> None:
                 print(".", end="", file=sys.stderr, flush=True)
     direct, service = sorted(ways, key=lambda way: len(way.processes))
     ratios = [b / a for a, b in zip(direct.rates[1:], service.rates[1:], strict=True)]
-    quarters = statistics.quantiles(ratios, n=4)
     print(
         f"\n{workers} workers, detect: {detect}, {rounds} rounds, load average {before:.1f} before"
     )
     for name, way in (("engine", direct), ("service", service)):
         rate, cpu = statistics.median(way.rates[1:]), statistics.median(way.cpu[1:])
         print(f"{name:<8} {rate:6.1f} images/s   {cpu:6.2f} CPU ms an image")
-    print(
-        f"ratio of a round: median {quarters[1]:.3f}, middle half {quarters[0]:.3f} to {quarters[2]:.3f}"
-    )
+    low, median, high = statistics.quantiles(ratios, n=4)
+    print(f"ratio of a round: median {median:.3f}, middle half {low:.3f} to {high:.3f}")
 
 
 # Latency -----------------------------------------------------------------------------------------

@@ -4,16 +4,21 @@ Every operation is asked with what the document allows and with what it does not
 real uvicorn. Half of the pictures are real ones, so that requests reach the scorer too.
 """
 
+import json
+
 import httpx
+import numpy as np
 import pytest
 import schemathesis
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from PIL import Image
+from safetensors.numpy import save
 
 from atelier.rewards.service.app import Limits, create_app
 from atelier.rewards.service.gate import Bounds
 from atelier.rewards.service.pictures import PixelBounds, to_items, to_text
-from atelier.rewards.service.protocol import ErrorAnswer
+from atelier.rewards.service.protocol import TENSORS_BODY, ErrorAnswer
 from tests.support.reward_services import BATCH, NAME, RIGHT, service
 
 LIMITS = Limits(Bounds(200_000, 2.0, 4), PixelBounds(64 * 64, 8 * 64 * 64), items=8, seconds=5.0)
@@ -24,6 +29,25 @@ REFUSALS = {"not_ready", "draining", "queue_full"}
 document = create_app({}, LIMITS).openapi()
 schema = schemathesis.openapi.from_dict(document)
 schema.config.generation.update(max_examples=150, deterministic=True)
+
+
+def tensor_file(names, shape, kind, request, cut):
+    """Nearly a batch of tensors, or one."""
+    pixels = {name: np.zeros(shape, kind) for name in names}
+    return save(pixels, {"request": json.dumps(request)})[:cut]
+
+
+PLACES = [f"items[{index}].{field}" for index in (0, 1) for field in ("image", "source", "partner")]
+ITEMS = st.lists(st.fixed_dictionaries({"prompt": st.text(max_size=5)}), max_size=3)
+FILES = st.binary(max_size=200) | st.builds(
+    tensor_file,
+    st.sets(st.sampled_from(PLACES) | st.text(max_size=9), max_size=4) | st.just({PLACES[0]}),
+    st.sampled_from([(8, 8, 3), (1, 1, 3), (0, 8, 3), (8, 3), (3, 8, 8), (65, 64, 3), (99, 99, 3)]),
+    st.sampled_from(["uint8", "int8", "float16", "bool"]),
+    st.fixed_dictionaries({"items": ITEMS}) | st.just({"items": [{"prompt": "a"}]}) | st.integers(),
+    st.none() | st.integers(-99, 999),
+)
+schemathesis.openapi.media_type(TENSORS_BODY, FILES)
 
 
 @schema.hook
@@ -65,11 +89,29 @@ def test_every_answer_is_a_documented_one_and_the_next_score_is_right(case, url,
             schemathesis.checks.CHECKS.get_one("response_schema_conformance"),
         ],
     )
+    require_answer(response)
+    require_right_scores(url)
+
+
+@given(body=FILES)
+@settings(deadline=None, max_examples=150, derandomize=True)
+def test_every_file_of_tensors_is_scored_or_refused(url, body):
+    """More of them than the document's test makes."""
+    headers = {"Content-Type": TENSORS_BODY}
+    answer = httpx.post(f"{url}/score", content=body, headers=headers, trust_env=False, timeout=20)
+    assert answer.status_code in (200, 400, 413, 422)
+    require_answer(answer)
+    require_right_scores(url)
+
+
+def require_answer(response):
+    """A refusal has its typed body, and one of 5xx is among the documented ones."""
+    if response.status_code < 400:
+        return
+    error = ErrorAnswer.model_validate_json(response.content).error
     if response.status_code >= 500:
-        error = ErrorAnswer.model_validate_json(response.content).error
         assert (response.status_code, error.retryable) == (503, True), error
         assert error.type in REFUSALS
-    require_right_scores(url)
 
 
 def require_right_scores(url):

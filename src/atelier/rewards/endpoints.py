@@ -66,13 +66,19 @@ class WrongService(NoAnswer):
 
 
 class Endpoint:
-    """One service. `identity` is what it said it scores with, None while that is not checked."""
+    """One service.
+
+    Attributes:
+        identity: what it said it scores with, None while that is not checked.
+        takes: media types of a batch that it said it takes; empty where it did not say.
+    """
 
     def __init__(
         self, url: str, client: httpx.AsyncClient, loop: EventLoop, token: str | None
     ) -> None:
         self.url = url.rstrip("/")
         self.identity: Identity | None = None
+        self.takes: frozenset[str] = frozenset()
         self.in_flight = 0
         self.failures = 0
         self.rests_until = 0.0
@@ -93,21 +99,29 @@ class Endpoint:
         Raises:
             NoAnswer: for whatever reason there is no answer of that kind.
         """
-        return self._ask("GET", path, None, kind, end)
+        return self._ask("GET", path, {}, None, kind, end)
 
-    def post(self, path: str, body: bytes, kind: type[Answer], end: float) -> Answer:
-        """POST of a JSON body, else as `get`."""
-        return self._ask("POST", path, body, kind, end)
+    def post(
+        self, path: str, media_type: str, body: bytes, kind: type[Answer], end: float
+    ) -> Answer:
+        """POST of a body, else as `get`."""
+        return self._ask("POST", path, {"Content-Type": media_type}, body, kind, end)
 
     def failure(self, kind: type[Failure], reason: str, retry_after: float = 0.0) -> Failure:
         """An exception that names this service; the reason may hold words of its own."""
         return kind(legible(f"{self.url}: {reason}", self._token), self.url, retry_after)
 
     def _ask(
-        self, method: str, path: str, body: bytes | None, kind: type[Answer], end: float
+        self,
+        method: str,
+        path: str,
+        headers: dict[str, str],
+        body: bytes | None,
+        kind: type[Answer],
+        end: float,
     ) -> Answer:
-        response, content = self._exchange(method, path, body, end)
-        self._note_queue(response.headers.get(QUEUE_HEADER, ""))
+        response, content = self._exchange(method, path, headers, body, end)
+        self._note(response.headers)
         if response.status_code != 200:
             raise self._refusal(response, content)
         try:
@@ -119,14 +133,14 @@ class Endpoint:
             raise self.failure(NoAnswer, text) from error
 
     def _exchange(
-        self, method: str, path: str, body: bytes | None, end: float
+        self, method: str, path: str, headers: dict[str, str], body: bytes | None, end: float
     ) -> tuple[httpx.Response, bytes]:
         """An answer and its body, whatever it says."""
         left = end - time.monotonic()
         if left <= 0:
             raise self.failure(NoAnswer, "no time left to ask")
         try:
-            return self._loop.run(lambda: self._fetch(method, path, body), left)
+            return self._loop.run(lambda: self._fetch(method, path, headers, body), left)
         except (TimeoutError, httpx.TimeoutException) as error:
             text = f"no answer in time ({type(error).__name__})"
             raise self.failure(NoAnswer, text) from error
@@ -140,9 +154,8 @@ class Endpoint:
             raise self.failure(NoAnswer, "the rewards were closed") from error
 
     async def _fetch(
-        self, method: str, path: str, body: bytes | None
+        self, method: str, path: str, headers: dict[str, str], body: bytes | None
     ) -> tuple[httpx.Response, bytes]:
-        headers = {"Content-Type": "application/json"} if body is not None else {}
         async with self._client.stream(
             method, self.url + path, content=body, headers=headers
         ) as response:
@@ -155,9 +168,13 @@ class Endpoint:
                 chunks.append(chunk)
             return response, b"".join(chunks)
 
-    def _note_queue(self, said: str) -> None:
-        if said.isdecimal() and len(said) < 6:
-            self._others = max(0, int(said) - self.in_flight)
+    def _note(self, headers: httpx.Headers) -> None:
+        """What an answer says of its service: the queue there, the bodies that it takes."""
+        if "Accept-Post" in headers:
+            self.takes = frozenset(headers["Accept-Post"].split(", "))
+        queue = headers.get(QUEUE_HEADER, "")
+        if queue.isdecimal() and len(queue) < 6:
+            self._others = max(0, int(queue) - self.in_flight)
             self._others_until = time.monotonic() + _REPORT_SECONDS
 
     def _refusal(self, response: httpx.Response, content: bytes) -> NoAnswer:

@@ -17,7 +17,7 @@ from starlette.exceptions import HTTPException
 from atelier import __version__
 from atelier.errors import AtelierError
 from atelier.legible import legible
-from atelier.rewards.service.bodies import document_bodies, problems_of, read_request
+from atelier.rewards.service.bodies import BODIES, Received, document_bodies, problems_of, read_body
 from atelier.rewards.service.gate import Bounds, Door, Gate, Refused
 from atelier.rewards.service.metrics import Metrics
 from atelier.rewards.service.pictures import PictureError, PixelBounds
@@ -28,7 +28,6 @@ from atelier.rewards.service.protocol import (
     Readiness,
     RewardAnswer,
     ScoreAnswer,
-    ScoreRequest,
     VersionAnswer,
 )
 from atelier.rewards.service.served import ServedReward
@@ -89,26 +88,26 @@ def _add_endpoints(
     metrics: Metrics,
 ) -> None:
     @app.post("/score", responses={200: {"headers": {QUEUE_HEADER: _QUEUE_LENGTH}}})
-    async def score(received: Request) -> ScoreAnswer:
+    async def score(request: Request) -> ScoreAnswer:
         """Score a batch by one reward or several."""
-        content_type = received.headers.get("Content-Type", "")
-        request = read_request(content_type, await received.body())
-        names = list(rewards) if request.rewards is None else list(dict.fromkeys(request.rewards))
+        received = read_body(request.headers.get("Content-Type", ""), await request.body())
+        asked = received.head.rewards
+        names = list(rewards) if asked is None else list(dict.fromkeys(asked))
         if unknown := [name for name in names if name not in rewards]:
             text = f"this service has {', '.join(rewards)} and not {', '.join(unknown)}"
             raise Refused(422, "unknown_reward", legible(text))
-        if len(request.items) > limits.items:
-            text = f"{len(request.items)} items, at most {limits.items} are taken"
+        if received.count > limits.items:
+            text = f"{received.count} items, at most {limits.items} are taken"
             raise Refused(413, "too_many_items", text)
-        answers = await asyncio.gather(*(_score(name, request) for name in names))
+        answers = await asyncio.gather(*(_score(name, received) for name in names))
         return ScoreAnswer(
-            request_id=request.request_id, rewards=dict(zip(names, answers, strict=True))
+            request_id=received.head.request_id, rewards=dict(zip(names, answers, strict=True))
         )
 
-    async def _score(name: str, request: ScoreRequest) -> RewardAnswer:
-        timeout = min(limits.seconds, request.timeout or limits.seconds)
+    async def _score(name: str, received: Received) -> RewardAnswer:
+        timeout = min(limits.seconds, received.head.timeout or limits.seconds)
         with metrics.latency.labels(name).time():
-            answer = await rewards[name].score(request.items, limits.pixels, timeout)
+            answer = await rewards[name].score(received, limits.pixels, timeout)
         metrics.count(name, answer)
         return answer
 
@@ -126,8 +125,9 @@ def _add_endpoints(
         return Readiness(ready=ready, draining=door.draining, rewards=states)
 
     @app.get("/version")
-    async def version() -> VersionAnswer:
-        """What scores, by reward."""
+    async def version(response: Response) -> VersionAnswer:
+        """What scores, by reward; the header Accept-Post lists what /score takes."""
+        response.headers["Accept-Post"] = ", ".join(BODIES)
         served = {name: one.identity for name, one in rewards.items()}
         return VersionAnswer(service=__version__, rewards=served)
 
