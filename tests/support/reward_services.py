@@ -191,10 +191,14 @@ def faulty(
 
 @contextmanager
 def client(
-    *urls: str, deadline: float = 10.0, timeout: float = 5.0, token: str | None = None
+    *urls: str,
+    deadline: float = 10.0,
+    timeout: float = 5.0,
+    token: str | None = None,
+    concurrency: int = 8,
 ) -> Iterator[RemoteScorer]:
     scorer = RemoteScorer(
-        Scripted(), urls, DIGEST, token, deadline=deadline, timeout=timeout, concurrency=8
+        Scripted(), urls, DIGEST, token, deadline=deadline, timeout=timeout, concurrency=concurrency
     )
     try:
         yield scorer

@@ -56,8 +56,10 @@ def test_64_clients_at_once_are_scored_or_told_to_come_back():
 def test_64_clients_that_come_back_all_have_their_scores():
     with (
         service(Slow(), workers=2, limits=LIMITS) as url,
-        client(url, deadline=60.0, timeout=30.0) as scorer,
+        client(url, deadline=60.0, timeout=30.0, concurrency=CLIENTS) as scorer,
         ThreadPoolExecutor(CLIENTS) as pool,
     ):
         found = list(pool.map(scorer.score, BATCHES))
+        page = httpx.get(f"{url}/metrics", trust_env=False).text
+    assert "requests_shed_total 0.0" not in page
     assert [list(scores.values) for scores in found] == RIGHT
