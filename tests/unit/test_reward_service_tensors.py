@@ -24,11 +24,13 @@ from tests.support.reward_services import (
     faulty,
     service,
 )
+from tests.support.wire_faults import FAULTS
 
 LIMITS = Limits(Bounds(100_000), PixelBounds(64 * 64, 2 * 64 * 64), items=4)
 GREY = np.full((8, 8, 3), 128, np.uint8)
 GREY_BATCH = ScoreBatch([Image.fromarray(GREY)], ["a"], [{}], [0])
 GREY_SCORE = Scripted().score(GREY_BATCH).values[0]
+BOTH = f"{JSON_BODY}, {TENSORS_BODY}"
 EVERYTHING = frozenset({JSON_BODY, TENSORS_BODY})
 
 
@@ -134,6 +136,22 @@ def test_a_service_is_sent_tensors_where_it_says_that_it_takes_them(url, says):
     ):
         assert list(scorer.score(BATCH).values) == RIGHT
     assert kinds == [TENSORS_BODY if says else JSON_BODY]
+
+
+def test_a_service_that_is_looked_at_again_may_take_less_than_before(url):
+    """As when an earlier version has taken its place."""
+    kinds = []
+
+    def note(handler, body):
+        kinds.append(handler.headers["Content-Type"])
+        (FAULTS["another scorer"] if len(kinds) == 1 else type(handler)._pass_on)(handler, body)
+
+    def then_silent(handler, body):
+        handler.answer(200, handler.forwarded(body), **({} if kinds else {"Accept-Post": BOTH}))
+
+    with faulty(url, lambda _: note, then_silent) as (before, _), client(before) as scorer:
+        assert list(scorer.score(BATCH).values) == RIGHT
+    assert kinds == [TENSORS_BODY, JSON_BODY]
 
 
 # What is refused --------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from atelier.legible import legible
 from atelier.rewards.service.protocol import QUEUE_HEADER, ErrorAnswer, Identity
 
 CONNECT_SECONDS = 5.0
+VERSION_PATH = "/version"
 _LONGEST_ANSWER = 64 << 20
 _REPORT_SECONDS = 5.0  # after which what a service said of its queue counts no more
 _FIRST_REST, _LONGEST_REST = 0.5, 30.0
@@ -121,7 +122,7 @@ class Endpoint:
         end: float,
     ) -> Answer:
         response, content = self._exchange(method, path, headers, body, end)
-        self._note(response.headers)
+        self._note(path, response.headers)
         if response.status_code != 200:
             raise self._refusal(response, content)
         try:
@@ -168,10 +169,10 @@ class Endpoint:
                 chunks.append(chunk)
             return response, b"".join(chunks)
 
-    def _note(self, headers: httpx.Headers) -> None:
+    def _note(self, path: str, headers: httpx.Headers) -> None:
         """What an answer says of its service: the queue there, the bodies that it takes."""
-        if "Accept-Post" in headers:
-            self.takes = frozenset(headers["Accept-Post"].split(", "))
+        if path == VERSION_PATH:  # another service may answer there now, which does not say so
+            self.takes = frozenset(headers.get("Accept-Post", "").split(", "))
         queue = headers.get(QUEUE_HEADER, "")
         if queue.isdecimal() and len(queue) < 6:
             self._others = max(0, int(queue) - self.in_flight)

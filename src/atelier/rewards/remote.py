@@ -21,6 +21,7 @@ from atelier.errors import ConfigError
 from atelier.legible import legible
 from atelier.rewards.base import Missing, Score, ScoreBatch, Scorer, Scores
 from atelier.rewards.endpoints import (
+    VERSION_PATH,
     Endpoint,
     Endpoints,
     NoAnswer,
@@ -258,7 +259,7 @@ class RemoteScorer:
         Raises:
             WrongService: with something else than this run's configuration or the other services.
         """
-        served = endpoint.get("/version", VersionAnswer, end).rewards
+        served = endpoint.get(VERSION_PATH, VersionAnswer, end).rewards
         identity = served.get(self.name)
         if identity is None:
             text = f"it serves {', '.join(served) or 'nothing'} and not {self.name}"
