@@ -198,23 +198,19 @@ class Outcome:
     after: list[Score]
     recovery: float
 
-    @property
-    def reason(self) -> str:
-        """Why scores were missing; empty where none was."""
-        found = [one.reason for scores in self.during for one in scores if isinstance(one, Missing)]
-        return found[0] if found else ""
-
 
 def outcome(place: Site, fault: Fault, impatience: float = 1.5) -> Outcome:
     """Score before, during and after a fault.
 
     Args:
-        impatience: seconds that batches wait for their scores during the fault.
+        impatience: seconds that batches wait for their scores during the fault; a third of it is
+            what one request may take.
     """
     url = place.before if fault.on_wire else place.url
+    timeout = impatience / 3
     with (
-        client(url, deadline=impatience, timeout=0.5) as hurried,
-        client(url, deadline=120.0, timeout=0.5) as patient,
+        client(url, deadline=impatience, timeout=timeout) as hurried,
+        client(url, deadline=120.0, timeout=timeout) as patient,
         ThreadPoolExecutor(1) as pool,
     ):
         for scorer in (hurried, patient):
