@@ -78,7 +78,7 @@ def main() -> None:
                 batch = noise(options.size, side)
                 with (
                     build(RewardsConfig.model_validate({name: section})) as here,
-                    build(config.rewards, services.urls) as there,
+                    build(config.rewards, managed=services.urls) as there,
                 ):
                     ways = [Way(here, [me]), Way(there, [me, other])]
                     for _ in range(options.batches):

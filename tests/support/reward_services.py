@@ -19,8 +19,10 @@ from atelier.rewards.jpeg import JpegIncompressibility
 from atelier.rewards.remote import RemoteScorer
 from atelier.rewards.service.__main__ import bound_socket
 from atelier.rewards.service.app import Limits, create_app
+from atelier.rewards.service.protocol import QUEUE_HEADER
 from atelier.rewards.service.served import ServedReward
 
+PASSED_ON = ("Accept-Post", QUEUE_HEADER)
 NAME = "jpeg_incompressibility"
 DIGEST = scorer_digest(NAME, JpegConfig())
 
@@ -133,16 +135,19 @@ class Faulty(BaseHTTPRequestHandler):
 
     def forwarded(self, body: bytes) -> bytes:
         """What the real service answers."""
+        return self._forward(body).content
+
+    def _forward(self, body: bytes) -> httpx.Response:
+        kind = {"Content-Type": self.headers["Content-Type"]} if body else {}
         return httpx.request(
-            self.command,
-            self.behind + self.path,
-            content=body,
-            headers={"Content-Type": "application/json"},
-            trust_env=False,
-        ).content
+            self.command, self.behind + self.path, content=body, headers=kind, trust_env=False
+        )
 
     def _pass_on(self, body: bytes) -> None:
-        self.answer(200, self.forwarded(body))
+        answer = self._forward(body)
+        names = [name for name in PASSED_ON if name in answer.headers]
+        passed = {name: answer.headers[name] for name in names}
+        self.answer(answer.status_code, answer.content, **passed)
 
     def log_message(self, *_: object) -> None:
         """Quiet."""
@@ -186,10 +191,14 @@ def faulty(
 
 @contextmanager
 def client(
-    *urls: str, deadline: float = 10.0, timeout: float = 5.0, token: str | None = None
+    *urls: str,
+    deadline: float = 10.0,
+    timeout: float = 5.0,
+    token: str | None = None,
+    concurrency: int = 8,
 ) -> Iterator[RemoteScorer]:
     scorer = RemoteScorer(
-        Scripted(), urls, DIGEST, token, deadline=deadline, timeout=timeout, concurrency=8
+        Scripted(), urls, DIGEST, token, deadline=deadline, timeout=timeout, concurrency=concurrency
     )
     try:
         yield scorer

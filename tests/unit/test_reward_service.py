@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import zlib
+from types import SimpleNamespace
 
 import httpx
 import numpy as np
@@ -21,7 +22,9 @@ from atelier.rewards.base import Missing
 from atelier.rewards.service.__main__ import is_loopback
 from atelier.rewards.service.app import Limits
 from atelier.rewards.service.gate import Bounds
+from atelier.rewards.service.metrics import Metrics
 from atelier.rewards.service.pictures import PixelBounds, to_batch, to_items, to_text
+from atelier.rewards.service.protocol import QUEUE_HEADER
 from atelier.rewards.service.served import GOLDEN_RETRY_SECONDS, build, plain
 from atelier.rewards.service.settings import ServiceSettings, read_settings
 from tests.support.reward_services import DIGEST, NAME, Scripted, batch_of, service, wait_until
@@ -246,6 +249,8 @@ def test_the_queue_is_bounded_and_drain_finishes_what_runs():
         assert error(refused) == (503, "queue_full")
         assert refused.json()["error"]["retryable"]
         assert refused.headers["Retry-After"] == "1"
+        assert refused.headers[QUEUE_HEADER] == "2"
+        assert "atelier_reward_requests_shed_total 1.0" in get(url, "/metrics").text
         assert post(url, "/drain?timeout=0.05").json() == {"running": 2}
         assert error(post(url, json={"items": [item()]})) == (503, "draining")
         assert get(url, "/readyz").status_code == 503
@@ -339,8 +344,45 @@ def test_metrics_count_requests_images_errors_and_seconds():
         'atelier_reward_errors_total{reward="",type="invalid_request"} 1.0',
         f'atelier_reward_seconds_count{{reward="{NAME}"}} 1.0',
         "atelier_reward_queue_length 0.0",
+        "atelier_reward_requests_shed_total 0.0",
+        "process_resident_memory_bytes ",
     ):
         assert line in text
+
+
+WITHOUT_TORCH = """
+import sys
+from atelier.rewards.service.metrics import Metrics
+page = Metrics(lambda: 0).page()
+assert "torch" not in sys.modules and b"gpu_memory" not in page
+import torch
+if not torch.cuda.is_available():
+    sys.exit()
+page = Metrics(lambda: 0).page()
+assert b"gpu_memory" not in page and not torch.cuda.is_initialized()
+held = torch.ones(1 << 20, device="cuda:0")
+lines = Metrics(lambda: 0).page().decode().splitlines()
+(line,) = [one for one in lines if one.startswith('atelier_reward_gpu_memory_bytes{device="0"}')]
+assert float(line.split()[-1]) >= 4 << 20
+"""
+
+
+def test_gpu_memory_is_shown_only_where_torch_uses_a_gpu():
+    subprocess.run([sys.executable, "-c", WITHOUT_TORCH], check=True)
+
+
+def test_gpu_memory_is_what_torch_holds_on_each(monkeypatch):
+    cuda = SimpleNamespace(
+        is_initialized=lambda: True,
+        device_count=lambda: 2,
+        memory_reserved=lambda device: (device + 1) * 1024,
+    )
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
+    page = Metrics(lambda: 0).page().decode()
+    assert 'atelier_reward_gpu_memory_bytes{device="0"} 1024.0' in page
+    assert 'atelier_reward_gpu_memory_bytes{device="1"} 2048.0' in page
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace())  # being imported
+    assert "gpu_memory" not in Metrics(lambda: 0).page().decode()
 
 
 def test_details_become_plain_json():

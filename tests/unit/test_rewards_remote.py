@@ -1,7 +1,6 @@
 """The client of reward services: whatever a service does, scores are right or missing."""
 
 import itertools
-import json
 import os
 import subprocess
 import sys
@@ -14,6 +13,8 @@ from atelier.config.digest import scorer_digest
 from atelier.config.rewards import JpegConfig, OcrRewardConfig, RewardsConfig
 from atelier.errors import ConfigError, Stopped
 from atelier.rewards import Missing, Reward, RewardSet, build
+from atelier.rewards.service.app import Limits
+from atelier.rewards.service.gate import Bounds
 from tests.support.reward_services import (
     BATCH,
     DIGEST,
@@ -25,81 +26,15 @@ from tests.support.reward_services import (
     faulty,
     reasons,
     service,
+    wait_until,
 )
+from tests.support.wire_faults import FAULTS, status
 
 
 @pytest.fixture(scope="module")
 def url():
     with service(workers=4) as found:
         yield found
-
-
-def edited(change):
-    """A fault: the real answer, changed."""
-
-    def fault(handler, body):
-        answer = json.loads(handler.forwarded(body))
-        results = answer["rewards"][NAME]["results"]
-        handler.answer(200, change(answer, results) or json.dumps(answer).encode())
-
-    return fault
-
-
-def status(code, **headers):
-    return lambda handler, body: handler.answer(code, b"{}", **headers)
-
-
-def hang_up(handler, body):
-    handler.connection.close()
-
-
-def hang(handler, body):
-    time.sleep(6)
-
-
-def truncated(handler, body):
-    content = handler.forwarded(body)
-    handler.answer(200, content[: len(content) // 2], length=len(content))
-    handler.connection.close()
-
-
-def drip(handler, body):
-    handler.answer(200, b"", length=1000)
-    for _ in range(60):
-        handler.wfile.write(b" ")
-        handler.wfile.flush()
-        time.sleep(0.1)
-
-
-FAULTS = {
-    "500": status(500),
-    "502": status(502),
-    "503": status(503),
-    "429": status(429),
-    "hang up": hang_up,
-    "hang": hang,
-    "truncated": truncated,
-    "drip": drip,
-    "no JSON": edited(lambda answer, results: b"<html>"),
-    "empty": edited(lambda answer, results: b" "),
-    "NaN": edited(lambda answer, results: results[1].update(score=float("nan"))),
-    "infinity": edited(lambda answer, results: results[1].update(score=float("inf"))),
-    "text": edited(lambda answer, results: results[1].update(score="0.5")),
-    "neither": edited(lambda answer, results: results[1].update(score=None)),
-    "too few": edited(lambda answer, results: results.pop() and None),
-    "too many": edited(lambda answer, results: results.append(results[0])),
-    "out of range": edited(lambda answer, results: results[1].update(score=-1.0)),
-    "another's answer": edited(lambda answer, results: answer.update(request_id="other")),
-    "another scorer": edited(
-        lambda answer, results: answer["rewards"][NAME]["identity"].update(version="2")
-    ),
-    "another reward": edited(lambda answer, results: answer.update(rewards={})),
-    "retryable": edited(
-        lambda answer, results: results[1].update(
-            score=None, error={"type": "x", "message": "y", "retryable": True}
-        )
-    ),
-}
 
 
 @pytest.fixture(scope="module")
@@ -233,6 +168,43 @@ def test_batches_go_where_the_fewest_are():
     assert 1 <= len(slow.batches) < len(fast.batches)
 
 
+def test_a_service_that_is_busy_with_another_client_is_asked_less(monkeypatch):
+    """One batch at a time, so that this client's own requests tell nothing."""
+    monkeypatch.setattr("atelier.rewards.endpoints._REPORT_SECONDS", 0.5)
+
+    def slow(batch):
+        time.sleep(0.02)
+        return [1.0] * len(batch)
+
+    first, second = Scripted(slow), Scripted(slow)
+    ours = batch_of([1], side=8)
+    with (
+        service(first, limits=Limits(Bounds(queue=64))) as busy,
+        service(second) as idle,
+        client(busy) as other,
+        client(busy, idle) as scorer,
+        ThreadPoolExecutor(6) as pool,
+    ):
+        others = [pool.submit(score_some, other, 15) for _ in range(6)]
+        wait_until(lambda: len(first.batches) > 3)
+        counts = []
+        while not all(one.done() for one in others):
+            scorer.score(ours)
+            counts.append(mine(second))
+        told = mine(first)
+        for _ in range(30):  # nobody else is there any more
+            time.sleep(0.02)
+            scorer.score(ours)
+    assert told <= 1 + len(counts) // 4, "asked again only when what it said was old"
+    assert counts[-1] > len(counts) / 2
+    assert mine(first) > told, "and asked as ever once it is idle"
+
+
+def mine(scripted):
+    """How many of the batches were of one image."""
+    return sum(len(batch) == 1 for batch in scripted.batches)
+
+
 def score_some(scorer, count):
     for _ in range(count):
         assert list(scorer.score(BATCH).values) == [1.0] * 4
@@ -335,13 +307,13 @@ def test_placement_chooses_the_scorer_and_the_weight_is_the_trainers(url, monkey
         assert rewards.weights == {NAME: 3.0}
         assert rewards.preflight()[NAME]["scores"]
     managed = RewardsConfig.model_validate({NAME: {"placement": "managed"}})
-    with build(managed, {}, {NAME: [url]}) as rewards:
+    with build(managed, managed={NAME: [url]}) as rewards:
         assert rewards.preflight()[NAME]["scores"]
     with pytest.raises(ConfigError, match=r"placement.*train stage"):
         build(managed)
     monkeypatch.delenv("ATELIER_MANAGED_REWARD_TOKEN")
     with pytest.raises(ConfigError, match=r"placement.*train stage"):
-        build(managed, {}, {NAME: [url]})
+        build(managed, managed={NAME: [url]})
 
 
 def test_the_scorers_digest_is_of_what_it_scores_only():

@@ -1,6 +1,7 @@
 """The services behind one reward: which one to ask next, and asking it.
 
-Healthy ones first, among them the one with the fewest requests in flight. A service that failed
+Healthy ones first, among them the one with the fewest requests in flight: this client's own, and
+those of others that the service told of in its last answers. A service that failed
 rests, longer each time; when all rest, the one whose rest ends first is tried. One that refused a
 batch for good is asked for it again only after all others.
 """
@@ -18,10 +19,12 @@ from pydantic import BaseModel, ValidationError
 
 from atelier.event_loop import Closed, EventLoop
 from atelier.legible import legible
-from atelier.rewards.service.protocol import ErrorAnswer, Identity
+from atelier.rewards.service.protocol import QUEUE_HEADER, ErrorAnswer, Identity
 
 CONNECT_SECONDS = 5.0
+VERSION_PATH = "/version"
 _LONGEST_ANSWER = 64 << 20
+_REPORT_SECONDS = 5.0  # after which what a service said of its queue counts no more
 _FIRST_REST, _LONGEST_REST = 0.5, 30.0
 _PASSING_STATUS = frozenset({408, 425, 429})  # and all of 5xx
 _ABOUT_THE_BATCH = frozenset({400, 413, 422})  # another service would say the same
@@ -64,20 +67,32 @@ class WrongService(NoAnswer):
 
 
 class Endpoint:
-    """One service. `identity` is what it said it scores with, None while that is not checked."""
+    """One service.
+
+    Attributes:
+        identity: what it said it scores with, None while that is not checked.
+        takes: media types of a batch that it said it takes; empty where it did not say.
+    """
 
     def __init__(
         self, url: str, client: httpx.AsyncClient, loop: EventLoop, token: str | None
     ) -> None:
         self.url = url.rstrip("/")
         self.identity: Identity | None = None
+        self.takes: frozenset[str] = frozenset()
         self.in_flight = 0
         self.failures = 0
         self.rests_until = 0.0
         self.left_alone_until = 0.0  # as it asked, by Retry-After
+        self._others, self._others_until = 0, 0.0
         self._client = client
         self._loop = loop
         self._token = token
+
+    @property
+    def load(self) -> int:
+        """Requests in flight, with those of others as far as they are known."""
+        return self.in_flight + (self._others if time.monotonic() < self._others_until else 0)
 
     def get(self, path: str, kind: type[Answer], end: float) -> Answer:
         """GET, parsed as `kind`. `end`: when to give up, on the monotonic clock.
@@ -85,20 +100,29 @@ class Endpoint:
         Raises:
             NoAnswer: for whatever reason there is no answer of that kind.
         """
-        return self._ask("GET", path, None, kind, end)
+        return self._ask("GET", path, {}, None, kind, end)
 
-    def post(self, path: str, body: bytes, kind: type[Answer], end: float) -> Answer:
-        """POST of a JSON body, else as `get`."""
-        return self._ask("POST", path, body, kind, end)
+    def post(
+        self, path: str, media_type: str, body: bytes, kind: type[Answer], end: float
+    ) -> Answer:
+        """POST of a body, else as `get`."""
+        return self._ask("POST", path, {"Content-Type": media_type}, body, kind, end)
 
     def failure(self, kind: type[Failure], reason: str, retry_after: float = 0.0) -> Failure:
         """An exception that names this service; the reason may hold words of its own."""
         return kind(legible(f"{self.url}: {reason}", self._token), self.url, retry_after)
 
     def _ask(
-        self, method: str, path: str, body: bytes | None, kind: type[Answer], end: float
+        self,
+        method: str,
+        path: str,
+        headers: dict[str, str],
+        body: bytes | None,
+        kind: type[Answer],
+        end: float,
     ) -> Answer:
-        response, content = self._exchange(method, path, body, end)
+        response, content = self._exchange(method, path, headers, body, end)
+        self._note(path, response.headers)
         if response.status_code != 200:
             raise self._refusal(response, content)
         try:
@@ -110,19 +134,20 @@ class Endpoint:
             raise self.failure(NoAnswer, text) from error
 
     def _exchange(
-        self, method: str, path: str, body: bytes | None, end: float
+        self, method: str, path: str, headers: dict[str, str], body: bytes | None, end: float
     ) -> tuple[httpx.Response, bytes]:
         """An answer and its body, whatever it says."""
         left = end - time.monotonic()
         if left <= 0:
             raise self.failure(NoAnswer, "no time left to ask")
         try:
-            return self._loop.run(lambda: self._fetch(method, path, body), left)
+            return self._loop.run(lambda: self._fetch(method, path, headers, body), left)
         except (TimeoutError, httpx.TimeoutException) as error:
             text = f"no answer in time ({type(error).__name__})"
             raise self.failure(NoAnswer, text) from error
         except (httpx.HTTPError, OSError) as error:
-            raise self.failure(NoAnswer, f"{type(error).__name__}: {error}") from error
+            text = f"{type(error).__name__}: {str(error) or 'the connection broke'}"
+            raise self.failure(NoAnswer, text) from error
         except (httpx.InvalidURL, ValueError) as error:  # no host name, or one nobody can look up
             text = f"cannot be asked: {type(error).__name__}: {error}"
             raise self.failure(ServiceRefuses, text) from error
@@ -130,9 +155,8 @@ class Endpoint:
             raise self.failure(NoAnswer, "the rewards were closed") from error
 
     async def _fetch(
-        self, method: str, path: str, body: bytes | None
+        self, method: str, path: str, headers: dict[str, str], body: bytes | None
     ) -> tuple[httpx.Response, bytes]:
-        headers = {"Content-Type": "application/json"} if body is not None else {}
         async with self._client.stream(
             method, self.url + path, content=body, headers=headers
         ) as response:
@@ -144,6 +168,15 @@ class Endpoint:
                     raise self.failure(NoAnswer, text)
                 chunks.append(chunk)
             return response, b"".join(chunks)
+
+    def _note(self, path: str, headers: httpx.Headers) -> None:
+        """What an answer says of its service: the queue there, the bodies that it takes."""
+        if path == VERSION_PATH:  # another service may answer there now, which does not say so
+            self.takes = frozenset(headers.get("Accept-Post", "").split(", "))
+        queue = headers.get(QUEUE_HEADER, "")
+        if queue.isdecimal() and len(queue) < 6:
+            self._others = max(0, int(queue) - self.in_flight)
+            self._others_until = time.monotonic() + _REPORT_SECONDS
 
     def _refusal(self, response: httpx.Response, content: bytes) -> NoAnswer:
         status = response.status_code
@@ -229,4 +262,4 @@ class Endpoints:
 
 def _order(endpoint: Endpoint) -> tuple[float, int]:
     resting = endpoint.rests_until if endpoint.rests_until > time.monotonic() else 0.0
-    return resting, endpoint.in_flight
+    return resting, endpoint.load

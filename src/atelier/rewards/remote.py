@@ -21,19 +21,19 @@ from atelier.errors import ConfigError
 from atelier.legible import legible
 from atelier.rewards.base import Missing, Score, ScoreBatch, Scorer, Scores
 from atelier.rewards.endpoints import (
+    VERSION_PATH,
     Endpoint,
     Endpoints,
     NoAnswer,
     ServiceRefuses,
     WrongService,
 )
-from atelier.rewards.service.pictures import to_items
+from atelier.rewards.outgoing import OutgoingBatch
 from atelier.rewards.service.protocol import (
     Identity,
-    Item,
+    RequestHead,
     Result,
     ScoreAnswer,
-    ScoreRequest,
     VersionAnswer,
 )
 
@@ -112,11 +112,11 @@ class RemoteScorer:
         self._check_all_once(end)
         scores: list[Score] = [Missing("not asked", retryable=True)] * len(batch)
         details: list[Mapping[str, Any]] = [{}] * len(batch)
-        items = to_items(batch)
+        outgoing = OutgoingBatch(batch)
         refused: set[str] = set()  # by the services with these URLs
         for attempt in self._attempts(end, refused):
             try:
-                results = self._ask(items, end, refused)
+                results = self._ask(outgoing, len(batch), end, refused)
             except NoAnswer as failure:
                 retryable = self._may_be_had(failure, refused)
                 self._note(scores, str(failure), retryable, attempt)
@@ -157,15 +157,14 @@ class RemoteScorer:
             if time.monotonic() + pause >= end or self._closed.wait(pause):
                 return
 
-    def _ask(self, items: list[Item], end: float, refused: set[str]) -> list[Result]:
+    def _ask(self, batch: OutgoingBatch, count: int, end: float, refused: set[str]) -> list[Result]:
         """One request to the service that is best to ask.
 
         Raises:
             NoAnswer: it gave no answer that can be used.
         """
         end = min(end, time.monotonic() + self._timeout)
-        request = ScoreRequest(
-            items=items,
+        head = RequestHead(
             rewards=[self.name],
             request_id=uuid.uuid4().hex,
             timeout=max(end - time.monotonic(), 0.001),
@@ -173,23 +172,22 @@ class RemoteScorer:
         with self._endpoints.chosen(refused) as endpoint:
             if endpoint.identity is None:
                 self._check(endpoint, end)
-            body = request.model_dump_json().encode()
-            answer = endpoint.post("/score", body, ScoreAnswer, end)
-            return self._require_whole(endpoint, request, answer)
+            answer = endpoint.post("/score", *batch.body(head, endpoint.takes), ScoreAnswer, end)
+            return self._require_whole(endpoint, head, count, answer)
 
     def _require_whole(
-        self, endpoint: Endpoint, request: ScoreRequest, answer: ScoreAnswer
+        self, endpoint: Endpoint, head: RequestHead, count: int, answer: ScoreAnswer
     ) -> list[Result]:
         """The results, if they are this request's, by the scorer that was checked, and in range."""
         problem = None
         mine = answer.rewards.get(self.name)
-        if answer.request_id != request.request_id or mine is None:
+        if answer.request_id != head.request_id or mine is None:
             problem = "an answer to another request"
         elif mine.identity != endpoint.identity:
             endpoint.identity = None
             problem = "the service is not the one that was checked any more"
-        elif len(mine.results) != len(request.items):
-            problem = f"{len(mine.results)} scores for {len(request.items)} images"
+        elif len(mine.results) != count:
+            problem = f"{len(mine.results)} scores for {count} images"
         else:
             low, high = self.value_range
             known = [one.score for one in mine.results if one.score is not None]
@@ -261,7 +259,7 @@ class RemoteScorer:
         Raises:
             WrongService: with something else than this run's configuration or the other services.
         """
-        served = endpoint.get("/version", VersionAnswer, end).rewards
+        served = endpoint.get(VERSION_PATH, VersionAnswer, end).rewards
         identity = served.get(self.name)
         if identity is None:
             text = f"it serves {', '.join(served) or 'nothing'} and not {self.name}"

@@ -6,31 +6,36 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
 
 from atelier import __version__
 from atelier.errors import AtelierError
+from atelier.legible import legible
+from atelier.rewards.service.bodies import BODIES, Received, document_bodies, problems_of, read_body
 from atelier.rewards.service.gate import Bounds, Door, Gate, Refused
 from atelier.rewards.service.metrics import Metrics
 from atelier.rewards.service.pictures import PictureError, PixelBounds
 from atelier.rewards.service.protocol import (
+    QUEUE_HEADER,
     DrainAnswer,
     ErrorAnswer,
     Readiness,
     RewardAnswer,
     ScoreAnswer,
-    ScoreRequest,
     VersionAnswer,
 )
 from atelier.rewards.service.served import ServedReward
 
-_LISTED_PROBLEMS = 5
+_QUEUE_LENGTH = {
+    "description": "Requests that wait or are scored as this answer leaves, its own included.",
+    "schema": {"type": "integer", "minimum": 0},
+}
 
 
 @dataclass(frozen=True)
@@ -71,6 +76,7 @@ def create_app(
     )
     _answer_errors_alike(app, metrics)
     _add_endpoints(app, rewards, limits, door, metrics)
+    document_bodies(app.openapi())
     return app
 
 
@@ -81,25 +87,27 @@ def _add_endpoints(
     door: Door,
     metrics: Metrics,
 ) -> None:
-    @app.post("/score")
-    async def score(request: ScoreRequest) -> ScoreAnswer:
+    @app.post("/score", responses={200: {"headers": {QUEUE_HEADER: _QUEUE_LENGTH}}})
+    async def score(request: Request) -> ScoreAnswer:
         """Score a batch by one reward or several."""
-        names = list(rewards) if request.rewards is None else list(dict.fromkeys(request.rewards))
+        received = read_body(request.headers.get("Content-Type", ""), await request.body())
+        asked = received.head.rewards
+        names = list(rewards) if asked is None else list(dict.fromkeys(asked))
         if unknown := [name for name in names if name not in rewards]:
             text = f"this service has {', '.join(rewards)} and not {', '.join(unknown)}"
-            raise Refused(422, "unknown_reward", text)
-        if len(request.items) > limits.items:
-            text = f"{len(request.items)} items, at most {limits.items} are taken"
+            raise Refused(422, "unknown_reward", legible(text))
+        if received.count > limits.items:
+            text = f"{received.count} items, at most {limits.items} are taken"
             raise Refused(413, "too_many_items", text)
-        answers = await asyncio.gather(*(_score(name, request) for name in names))
+        answers = await asyncio.gather(*(_score(name, received) for name in names))
         return ScoreAnswer(
-            request_id=request.request_id, rewards=dict(zip(names, answers, strict=True))
+            request_id=received.head.request_id, rewards=dict(zip(names, answers, strict=True))
         )
 
-    async def _score(name: str, request: ScoreRequest) -> RewardAnswer:
-        timeout = min(limits.seconds, request.timeout or limits.seconds)
+    async def _score(name: str, received: Received) -> RewardAnswer:
+        timeout = min(limits.seconds, received.head.timeout or limits.seconds)
         with metrics.latency.labels(name).time():
-            answer = await rewards[name].score(request.items, limits.pixels, timeout)
+            answer = await rewards[name].score(received, limits.pixels, timeout)
         metrics.count(name, answer)
         return answer
 
@@ -117,12 +125,13 @@ def _add_endpoints(
         return Readiness(ready=ready, draining=door.draining, rewards=states)
 
     @app.get("/version")
-    async def version() -> VersionAnswer:
-        """What scores, by reward."""
+    async def version(response: Response) -> VersionAnswer:
+        """What scores, by reward; the header Accept-Post lists what /score takes."""
+        response.headers["Accept-Post"] = ", ".join(BODIES)
         served = {name: one.identity for name, one in rewards.items()}
         return VersionAnswer(service=__version__, rewards=served)
 
-    @app.get("/metrics")
+    @app.get("/metrics", response_class=PlainTextResponse)
     async def metrics_page() -> Response:
         """For Prometheus."""
         return Response(metrics.page(), media_type=CONTENT_TYPE_LATEST)
@@ -169,7 +178,7 @@ def _answer_errors_alike(app: FastAPI, metrics: Metrics) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
-        return answer(Refused(422, "invalid_request", _problems(error.errors())))
+        return answer(Refused(422, "invalid_request", problems_of(error.errors(), "request")))
 
     @app.exception_handler(AtelierError)
     async def unusable(_: Request, error: AtelierError) -> JSONResponse:
@@ -183,12 +192,3 @@ def _answer_errors_alike(app: FastAPI, metrics: Metrics) -> None:
     @app.exception_handler(HTTPException)
     async def http(_: Request, error: HTTPException) -> JSONResponse:
         return answer(Refused(error.status_code, "http", str(error.detail)))
-
-
-def _problems(errors: Any) -> str:
-    listed = [
-        f"{'.'.join(str(part) for part in error['loc'][1:]) or 'body'}: {error['msg']}"
-        for error in errors[:_LISTED_PROBLEMS]
-    ]
-    more = len(errors) - len(listed)
-    return "; ".join([*listed, f"and {more} more"] if more else listed)

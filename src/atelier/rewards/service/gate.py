@@ -12,11 +12,12 @@ import hmac
 import math
 from dataclasses import dataclass, field
 
+from starlette.datastructures import MutableHeaders
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from atelier.rewards.service.metrics import Metrics
-from atelier.rewards.service.protocol import Error, ErrorAnswer
+from atelier.rewards.service.protocol import QUEUE_HEADER, Error, ErrorAnswer
 
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})
 SCORE_PATH = "/score"
@@ -109,9 +110,12 @@ class Gate:
             await refused.response()(scope, receive, send)
 
     def _counting(self, send: Send) -> Send:
+        """Answers are counted by their status, and say how long the queue is."""
+
         async def counted(message: Message) -> None:
             if message["type"] == "http.response.start":
                 self._metrics.requests.labels(message["status"]).inc()
+                MutableHeaders(scope=message)[QUEUE_HEADER] = str(self._door.inside)
             await send(message)
 
         return counted
@@ -138,6 +142,7 @@ class Gate:
         if not self._door.ready:
             raise Refused(503, "not_ready", "not every golden sample is scored; see /readyz", True)
         if self._door.inside >= self._bounds.queue:
+            self._metrics.shed.inc()
             raise Refused(503, "queue_full", f"{self._bounds.queue} requests are waiting", True)
 
     async def _body(self, scope: Scope, receive: Receive) -> bytes:

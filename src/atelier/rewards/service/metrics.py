@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    generate_latest,
+)
 
+from atelier.rewards.service.gpu_memory import GpuMemory
 from atelier.rewards.service.protocol import Error, RewardAnswer
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
@@ -35,6 +43,11 @@ class Metrics:
             ["reward", "type"],
             registry=self._registry,
         )
+        self.shed = Counter(
+            "atelier_reward_requests_shed",
+            "Requests refused because as many as are allowed were waiting.",
+            registry=self._registry,
+        )
         self.latency = Histogram(
             "atelier_reward_seconds",
             "Seconds from the request to a reward's scores of a batch.",
@@ -47,6 +60,8 @@ class Metrics:
             "Requests waiting or being scored.",
             registry=self._registry,
         ).set_function(queue_length)
+        ProcessCollector(registry=self._registry)  # resident memory, CPU seconds, open files
+        self._registry.register(GpuMemory())
 
     def count(self, reward: str, answer: RewardAnswer) -> None:
         """Take up one reward's results of a request."""

@@ -1,4 +1,4 @@
-"""Images of a batch to base64 PNG and back, with bounds that hold before a pixel is decoded."""
+"""Pictures of a batch to base64 PNG and back, with bounds that hold before a pixel is decoded."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ import binascii
 import io
 import struct
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
+from PIL.ImageFile import ImageFile
 
 from atelier.rewards.base import ScoreBatch
-from atelier.rewards.service.protocol import Item
+from atelier.rewards.service.protocol import Item, ItemFacts
 
+PICTURE_FIELDS = ("image", "source", "partner")  # of an item
 _OTHER_PNG_MODES = frozenset({"1", "L", "LA", "P", "RGBA"})  # than RGB
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
@@ -64,26 +66,53 @@ def to_batch(items: Sequence[Item], bounds: PixelBounds) -> ScoreBatch:
     Raises:
         PictureError: a picture is malformed, or has too many pixels; none was decoded then.
     """
-    pictures = {key: _open(text, key) for key, text in _texts(items)}
-    _require_bounded(pictures, bounds)
-    for (index, field), picture in pictures.items():
+    pictures = {where: _open(text, where) for where, text in _texts(items)}
+    require_bounded({where: picture.size for where, picture in pictures.items()}, bounds)
+    for where, picture in pictures.items():
         try:
             picture.load()
         except Exception as error:  # a damaged file raises whatever its decoder stumbles over
-            raise PictureError("bad_image", f"items[{index}].{field}: {error}") from error
+            raise PictureError("bad_image", f"{where}: {error}") from error
+    return assembled(items, pictures)
+
+
+def place(index: int, field: str) -> str:
+    """What a picture of a request is called, in messages too."""
+    return f"items[{index}].{field}"
+
+
+def assembled(items: Sequence[ItemFacts], pictures: Mapping[str, Image.Image]) -> ScoreBatch:
+    """The batch of items whose pictures are there by their place; every image must be."""
 
     def column(field: str) -> list[Image.Image | None]:
-        return [pictures.get((index, field)) for index in range(len(items))]
+        return [pictures.get(place(index, field)) for index in range(len(items))]
 
     sources, partners = column("source"), column("partner")
     return ScoreBatch(
-        images=[pictures[index, "image"] for index in range(len(items))],
+        images=[pictures[place(index, "image")] for index in range(len(items))],
         prompts=[item.prompt for item in items],
         metadata=[item.metadata for item in items],
         group_ids=[item.group_id for item in items],
         source_images=sources if any(sources) else None,
         partner_images=partners if any(partners) else None,
     )
+
+
+def require_bounded(sizes: Mapping[str, tuple[int, int]], bounds: PixelBounds) -> None:
+    """Raise PictureError where one picture, or all together, have too many pixels.
+
+    Args:
+        sizes: width and height of each picture by its place.
+    """
+    pixels = {where: width * height for where, (width, height) in sizes.items()}
+    for where, count in pixels.items():
+        if count > bounds.picture:
+            text = f"{where}: {count} pixels, at most {bounds.picture} are taken"
+            raise PictureError("too_many_pixels", text)
+    total = sum(pixels.values())
+    if total > bounds.request:
+        text = f"{total} pixels in one request, at most {bounds.request} are taken"
+        raise PictureError("too_many_pixels", text)
 
 
 def _png(image: Image.Image) -> bytes:
@@ -107,43 +136,38 @@ def _chunk(kind: bytes, data: bytes) -> bytes:
     return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
 
-def _texts(items: Sequence[Item]) -> Iterator[tuple[tuple[int, str], str]]:
-    """Every picture of a request, by the item's index and the field it stands in."""
+def _texts(items: Sequence[Item]) -> Iterator[tuple[str, str]]:
+    """Every picture of a request by its place."""
     for index, item in enumerate(items):
-        for field in ("image", "source", "partner"):
+        for field in PICTURE_FIELDS:
             text = getattr(item, field)
             if text is not None:
-                yield (index, field), text
+                yield place(index, field), text
 
 
-def _open(text: str, key: tuple[int, str]) -> Image.Image:
+def _open(text: str, where: str) -> ImageFile:
     """Read a PNG's header; nothing is decoded yet."""
     try:
         data = base64.b64decode(text, validate=True)
-        return Image.open(io.BytesIO(data), formats=["PNG"])
+        picture = Image.open(io.BytesIO(data), formats=["PNG"])
     except binascii.Error as error:
-        raise PictureError("bad_image", f"items[{key[0]}].{key[1]}: no base64: {error}") from error
+        raise PictureError("bad_image", f"{where}: no base64: {error}") from error
     except UnidentifiedImageError as error:  # its words hold an address in memory
-        raise PictureError("bad_image", f"items[{key[0]}].{key[1]}: no PNG") from error
+        raise PictureError("bad_image", f"{where}: no PNG") from error
     except Image.DecompressionBombError as error:
-        raise PictureError("too_many_pixels", f"items[{key[0]}].{key[1]}: {error}") from error
+        raise PictureError("too_many_pixels", f"{where}: {error}") from error
     except Exception as error:  # as in to_batch
-        raise PictureError("bad_image", f"items[{key[0]}].{key[1]}: no PNG: {error}") from error
+        raise PictureError("bad_image", f"{where}: no PNG: {error}") from error
+    _require_one_picture_of_8_bits(picture, where)
+    return picture
 
 
-def _require_bounded(pictures: dict[tuple[int, str], Image.Image], bounds: PixelBounds) -> None:
-    pixels = {key: picture.width * picture.height for key, picture in pictures.items()}
-    for (index, field), count in pixels.items():
-        if count > bounds.picture:
-            raise PictureError(
-                "too_many_pixels",
-                f"items[{index}].{field}: {count} pixels, at most {bounds.picture} are taken",
-            )
-    if sum(pixels.values()) > bounds.request:
-        raise PictureError(
-            "too_many_pixels",
-            f"{sum(pixels.values())} pixels in one request, at most {bounds.request} are taken",
-        )
+def _require_one_picture_of_8_bits(picture: ImageFile, where: str) -> None:
+    """Nobody could say which picture of an animation has the score; Pillow clips 16 bits."""
+    if getattr(picture, "is_animated", False):
+        raise PictureError("bad_image", f"{where}: an animation")
+    if any("16" in str(tile.args) for tile in picture.tile):
+        raise PictureError("bad_image", f"{where}: 16 bits a channel, not 8")
 
 
 def _maybe_text(image: Image.Image | None) -> str | None:

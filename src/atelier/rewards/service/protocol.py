@@ -1,4 +1,5 @@
-"""What goes over the wire: JSON, images as base64 PNG. Client and service share these classes.
+"""What goes over the wire: JSON, images as base64 PNG or beside it as tensors (tensors.py). Client
+and service share these classes.
 
 A score is a finite JSON number in full double precision, or there is none and an error says why:
 an absence cannot be mistaken for a score.
@@ -13,6 +14,12 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 TOKEN_VARIABLE = "ATELIER_REWARD_TOKEN"
 MANAGED_TOKEN_VARIABLE = "ATELIER_MANAGED_REWARD_TOKEN"  # the trainer's, for services of its run
 
+# Media types of a batch; the header Accept-Post of /version says which ones a service takes.
+JSON_BODY, TENSORS_BODY = "application/json", "application/x-safetensors"
+
+# Of every answer to /score: requests that wait or are scored as it leaves, a scored one included.
+QUEUE_HEADER = "X-Atelier-Queue"
+
 FiniteFloat = Annotated[float, Field(allow_inf_nan=False)]
 State = Literal["loading", "ready", "failed"]
 
@@ -23,26 +30,42 @@ class Message(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
-class Item(Message):
-    """One image to score."""
+class ItemFacts(Message):
+    """What is known of one image."""
 
-    image: str = Field(description="The image, a PNG in base64.")
     prompt: str
     metadata: dict[str, Any] = Field({}, description="What the prompt's data set says of it.")
     group_id: int = Field(0, description="Equal for the images of one prompt.")
+
+
+class Item(ItemFacts):
+    """One image to score."""
+
+    image: str = Field(description="The image, a PNG in base64.")
     source: str | None = Field(None, description="The image that was edited, a PNG in base64.")
     partner: str | None = Field(None, description="The paired prompt's image, a PNG in base64.")
 
 
-class ScoreRequest(Message):
-    """A batch. A scorer sees exactly these images together."""
+class RequestHead(Message):
+    """A request but for its items."""
 
-    items: list[Item] = Field(min_length=1)
     rewards: list[str] | None = Field(None, description="Which rewards; all of them if not given.")
     request_id: str = Field("", max_length=100, description="Comes back with the answer.")
     timeout: float | None = Field(
         None, gt=0, allow_inf_nan=False, description="Seconds after which nobody waits any more."
     )
+
+
+class ScoreRequest(RequestHead):
+    """A batch. A scorer sees exactly these images together."""
+
+    items: list[Item] = Field(min_length=1)
+
+
+class TensorsRequest(RequestHead):
+    """A batch whose images are tensors beside it."""
+
+    items: list[ItemFacts] = Field(min_length=1)
 
 
 class Error(Message):

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import math
 import numbers
-from collections.abc import Sequence
 from concurrent.futures import Future
 from functools import cached_property
 from hashlib import sha256
@@ -16,11 +15,11 @@ from atelier.errors import AtelierError, ConfigError
 from atelier.rewards.base import Closeable, Missing, Scorer, Scores
 from atelier.rewards.checks import checked, require_golden
 from atelier.rewards.registry import make_scorers
-from atelier.rewards.service.pictures import PictureError, PixelBounds, to_batch
+from atelier.rewards.service.bodies import Received
+from atelier.rewards.service.pictures import PictureError, PixelBounds
 from atelier.rewards.service.protocol import (
     Error,
     Identity,
-    Item,
     Result,
     RewardAnswer,
     RewardState,
@@ -76,9 +75,7 @@ class ServedReward:
                 self._failed(error)
                 await asyncio.sleep(GOLDEN_RETRY_SECONDS)
 
-    async def score(
-        self, items: Sequence[Item], bounds: PixelBounds, timeout: float
-    ) -> RewardAnswer:
+    async def score(self, received: Received, bounds: PixelBounds, timeout: float) -> RewardAnswer:
         """Score a batch in a thread; the wait for the thread counts.
 
         Raises:
@@ -86,19 +83,20 @@ class ServedReward:
         """
         future: Future[Scores] = self._threads.submit(
             # Decoded by the thread that scores: pictures wait as PNG, and few are open at a time.
-            lambda: checked(self.scorer.score(to_batch(items, bounds)), len(items))
+            lambda: checked(self.scorer.score(received.decoded(bounds)), received.count)
         )
         try:
             scores = await asyncio.wait_for(asyncio.wrap_future(future), timeout)
         except TimeoutError:
             self._threads.give_up(future)
-            return self._no_answer(items, "timeout", f"no score within {timeout:.3g} s")
+            return self._no_answer(received.count, "timeout", f"no score within {timeout:.3g} s")
         except PictureError:
             raise
         except Exception as error:  # a scorer may raise anything; the client must be told
             logger.exception("reward %s: the scorer failed", self.scorer.name)
-            return self._no_answer(items, "scorer_failed", f"{type(error).__name__}: {error}")
-        details = scores.details or [{}] * len(items)
+            text = f"{type(error).__name__}: {error}"
+            return self._no_answer(received.count, "scorer_failed", text)
+        details = scores.details or [{}] * received.count
         results = [
             _result(value, detail) for value, detail in zip(scores.values, details, strict=True)
         ]
@@ -124,9 +122,9 @@ class ServedReward:
         )
         logger.error("reward %s: the golden sample: %s", self.scorer.name, reason)
 
-    def _no_answer(self, items: Sequence[Item], kind: str, message: str) -> RewardAnswer:
+    def _no_answer(self, count: int, kind: str, message: str) -> RewardAnswer:
         error = Error(type=kind, message=message, retryable=True)
-        return RewardAnswer(identity=self.identity, results=[Result(error=error)] * len(items))
+        return RewardAnswer(identity=self.identity, results=[Result(error=error)] * count)
 
 
 def build(settings: ServiceSettings) -> dict[str, ServedReward]:
