@@ -21,12 +21,12 @@ from pathlib import Path
 
 import numpy as np
 import psutil
+from atelier.stages.reward_services import RewardServices
 from PIL import Image
 
 from atelier.config.resolve import resolve
 from atelier.config.rewards import RewardsConfig
 from atelier.rewards import RewardSet, ScoreBatch, build
-from atelier.stages.reward_services import RewardServices
 from atelier.tracking.run_directory import RunDirectory
 
 SIDES = (64, 512)
