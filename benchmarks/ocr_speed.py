@@ -22,8 +22,8 @@ from PIL import Image, ImageFilter
 
 from atelier.data.render import render
 from atelier.data.scenes import sample_scene
-from atelier.rewards import ocr_engine
-from atelier.rewards.text import exact_match, similarity
+from atelier.rewards.scorers import ocr_engine
+from atelier.rewards.scorers.text import exact_match, similarity
 
 WIDTHS = (320, 160, 96, 64, 48)
 

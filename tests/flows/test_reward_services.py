@@ -22,7 +22,7 @@ from atelier.config.digest import scorer_digest
 from atelier.config.resolve import load_stage_config
 from atelier.config.rewards import JpegConfig
 from atelier.errors import Stopped
-from atelier.rewards.jpeg import JpegCompressibility
+from atelier.rewards.scorers.jpeg import JpegCompressibility
 from atelier.rewards.service.protocol import MANAGED_TOKEN_VARIABLE, TOKEN_VARIABLE
 from atelier.stages.servers import managed
 from atelier.stages.servers.run_servers import RunServers

@@ -25,9 +25,9 @@ from atelier.config.digest import scorer_digest
 from atelier.config.judge import JudgeConfig
 from atelier.config.rewards import YesNoConfig
 from atelier.rewards import ScoreBatch
-from atelier.rewards.judges import SharedJudge
-from atelier.rewards.remote import RemoteScorer
-from atelier.rewards.yes_no import YesNoScorer
+from atelier.rewards.client.remote import RemoteScorer
+from atelier.rewards.scorers.judges import SharedJudge
+from atelier.rewards.scorers.yes_no import YesNoScorer
 from tests.support.judge_endpoint import Call, judge_endpoint, said
 from tests.support.reward_services import wait_until
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from flows.local_platform.loopback import free_port
 
-WARM = ["deepspeed", "atelier.training.worker", "atelier.rewards.ocr_engine"]
+WARM = ["deepspeed", "atelier.training.worker", "atelier.rewards.scorers.ocr_engine"]
 SECONDS = 300.0
 
 

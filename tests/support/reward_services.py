@@ -15,8 +15,8 @@ from PIL import Image
 from atelier.config.digest import scorer_digest
 from atelier.config.rewards import JpegConfig
 from atelier.rewards.base import Missing, Score, ScoreBatch, Scores
-from atelier.rewards.jpeg import JpegIncompressibility
-from atelier.rewards.remote import RemoteScorer
+from atelier.rewards.client.remote import RemoteScorer
+from atelier.rewards.scorers.jpeg import JpegIncompressibility
 from atelier.rewards.service.__main__ import bound_socket
 from atelier.rewards.service.app import Limits, create_app
 from atelier.rewards.service.protocol import QUEUE_HEADER

@@ -10,7 +10,7 @@ from atelier.config.schema import DataConfig
 from atelier.data.prepare import prepare
 from atelier.data.readers import read_prompts_file
 from atelier.errors import DataError
-from atelier.rewards.geneval import Detection, GenevalScore, score
+from atelier.rewards.scorers.geneval import Detection, GenevalScore, score
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 pytestmark = pytest.mark.skipif(

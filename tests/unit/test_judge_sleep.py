@@ -10,7 +10,7 @@ from atelier.config.judge import JudgeConfig
 from atelier.judge import Answer, Question, YesNoForm
 from atelier.judge import sleep as sleep_module
 from atelier.judge.sleep import Sleeper
-from atelier.rewards.judges import SharedJudge
+from atelier.rewards.scorers.judges import SharedJudge
 
 QUESTION = Question("q", YesNoForm())
 
@@ -65,7 +65,7 @@ def judge(server, monkeypatch):
         def close(self):
             pass
 
-    monkeypatch.setattr("atelier.rewards.judges._open", lambda *_: Answers())
+    monkeypatch.setattr("atelier.rewards.scorers.judges._open", lambda *_: Answers())
     return found
 
 

@@ -18,7 +18,7 @@ from atelier.judge.forms import YesNoForm
 from atelier.judge.questions import Answer, Question
 from atelier.judge.replies import Reply
 from atelier.rewards import ScoreBatch, build
-from atelier.rewards.judges import SharedJudge, Tracing
+from atelier.rewards.scorers.judges import SharedJudge, Tracing
 from atelier.tracking.events import read_json_lines
 from atelier.tracking.run_directory import RunDirectory
 from atelier.training.distributed import World

@@ -9,7 +9,7 @@ from PIL import Image
 from safetensors.numpy import save
 
 from atelier.rewards.base import ScoreBatch, Scores
-from atelier.rewards.outgoing import OutgoingBatch
+from atelier.rewards.client.outgoing import OutgoingBatch
 from atelier.rewards.service import pictures, tensors
 from atelier.rewards.service.app import Limits
 from atelier.rewards.service.gate import Bounds

@@ -8,7 +8,7 @@ from transformers import CLIPModel, CLIPProcessor
 from atelier.config.rewards import ClipSimilarityConfig, PickScoreConfig
 from atelier.errors import ConfigError
 from atelier.rewards import ScoreBatch
-from atelier.rewards.clip import ClipSimilarityScorer, PickScoreScorer
+from atelier.rewards.scorers.clip import ClipSimilarityScorer, PickScoreScorer
 from tests.support.tiny_clip import LONGEST, save_tiny_clip
 
 PROMPTS = ["a red circle", "blue", "so many words that no model of this size could read them all"]

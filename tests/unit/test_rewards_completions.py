@@ -5,7 +5,7 @@ from PIL import Image
 
 from atelier.config.rewards import FormatConfig, LengthConfig
 from atelier.rewards import Missing, ScoreBatch
-from atelier.rewards.completions import FormatScorer, LengthScorer
+from atelier.rewards.scorers.completions import FormatScorer, LengthScorer
 
 
 def scores(scorer, *completions):

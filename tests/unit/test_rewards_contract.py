@@ -8,15 +8,15 @@ from PIL import Image
 
 from atelier.config.rewards import CustomRewardConfig, OcrConfig, RewardsConfig
 from atelier.rewards import Missing, ScoreBatch
-from atelier.rewards.custom import FunctionScorer, custom_scorer
 from atelier.rewards.registry import JUDGED, SCORERS
+from atelier.rewards.scorers.custom import FunctionScorer, custom_scorer
 from tests.support.oracle_judge import OracleJudge
 from tests.support.tiny_clip import save_tiny_clip
 
 # The cheap mode where a reward has one: detection is tested once, in test_rewards_ocr.
 FAST = {
     "ocr": {"detect": False},
-    "geneval": {"detector": "atelier.rewards.scene_detector:detect"},
+    "geneval": {"detector": "atelier.rewards.scorers.scene_detector:detect"},
 }
 CLIP = ("clip_similarity", "pick_score")
 # Of a checkpoint that the configuration chooses, nothing but the range is known.

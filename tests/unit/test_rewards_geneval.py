@@ -2,7 +2,7 @@
 
 import pytest
 
-from atelier.rewards.geneval import (
+from atelier.rewards.scorers.geneval import (
     MOST_OBJECTS,
     Detection,
     GenevalScore,

@@ -12,7 +12,7 @@ from atelier.rewards import Missing, ScoreBatch, build
 from atelier.rewards.registry import SCORERS
 from tests.unit.test_config_plan import refusal
 
-SCENES = "atelier.rewards.scene_detector:detect"
+SCENES = "atelier.rewards.scorers.scene_detector:detect"
 CIRCLE = SceneObject("circle", "red", (0, 1))
 SQUARE = SceneObject("square", "blue", (2, 1))
 
@@ -91,7 +91,7 @@ def test_without_clauses_there_is_no_score(metadata):
 
 def test_a_detector_of_yours(tmp_path, monkeypatch):
     (tmp_path / "own_detector.py").write_text(
-        "from atelier.rewards.geneval import Detection\n"
+        "from atelier.rewards.scorers.geneval import Detection\n"
         "def detect(images, metadata, name):\n"
         "    found = [Detection(name, (0, 0, 1, 1), 0.9)]\n"
         "    return [None if image.width == 1 else found for image in images]\n"
@@ -113,7 +113,7 @@ def test_a_detector_that_is_not_there_is_named():
     key = "rewards.geneval.detector"
     assert f"{key}: there is no module nowhere" in refusal(f"{key}=nowhere:detect")
     with pytest.raises(ConfigError, match=r"rewards\.geneval\.detector"):
-        scorer("atelier.rewards.scene_detector:absent").golden()
+        scorer("atelier.rewards.scorers.scene_detector:absent").golden()
 
 
 def test_it_is_built_by_its_section():

@@ -8,10 +8,10 @@ from PIL import Image
 from atelier.config.judge import JudgeConfig
 from atelier.config.rewards import RewardsConfig
 from atelier.rewards import Missing, ScoreBatch
-from atelier.rewards.edit_quality import combined
-from atelier.rewards.judges import SharedJudge
-from atelier.rewards.pairs import Pair, pairs_of, tallies
 from atelier.rewards.registry import JUDGED
+from atelier.rewards.scorers.edit_quality import combined
+from atelier.rewards.scorers.judges import SharedJudge
+from atelier.rewards.scorers.pairs import Pair, pairs_of, tallies
 from tests.support.judge_endpoint import judge_endpoint, said
 from tests.support.oracle_judge import ScriptedJudge, SilentJudge
 

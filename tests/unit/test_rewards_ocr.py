@@ -6,9 +6,10 @@ import pytest
 from PIL import Image, ImageDraw, ImageFont
 
 from atelier.config.rewards import JpegConfig, OcrConfig
-from atelier.rewards import Missing, ScoreBatch, ocr_engine
-from atelier.rewards.jpeg import JpegCompressibility, JpegIncompressibility
-from atelier.rewards.ocr import OcrScorer
+from atelier.rewards import Missing, ScoreBatch
+from atelier.rewards.scorers import ocr_engine
+from atelier.rewards.scorers.jpeg import JpegCompressibility, JpegIncompressibility
+from atelier.rewards.scorers.ocr import OcrScorer
 
 
 def picture(words, size=(256, 96)):

@@ -170,7 +170,7 @@ def test_batches_go_where_the_fewest_are():
 
 def test_a_service_that_is_busy_with_another_client_is_asked_less(monkeypatch):
     """One batch at a time, so that this client's own requests tell nothing."""
-    monkeypatch.setattr("atelier.rewards.endpoints._REPORT_SECONDS", 0.5)
+    monkeypatch.setattr("atelier.rewards.client.endpoints._REPORT_SECONDS", 0.5)
 
     def slow(batch):
         time.sleep(0.02)
@@ -348,7 +348,7 @@ def test_a_remote_reward_needs_none_of_its_packages_here():
 def test_an_outage_is_warned_of_now_and_then_with_a_count(monkeypatch, caplog, free_port):
     now = [100.0]
     with client(f"http://127.0.0.1:{free_port}") as scorer, monkeypatch.context() as clock:
-        clock.setattr("atelier.rewards.remote.time.monotonic", lambda: now[0])
+        clock.setattr("atelier.rewards.client.remote.time.monotonic", lambda: now[0])
         for seconds in (0.0, 1.0, 5.0, 4.5, 1.0, 60.0):
             now[0] += seconds
             scorer._say_again("nobody there")

@@ -2,7 +2,13 @@
 
 import pytest
 
-from atelier.rewards.text import exact_match, levenshtein, normalize, reading_order, similarity
+from atelier.rewards.scorers.text import (
+    exact_match,
+    levenshtein,
+    normalize,
+    reading_order,
+    similarity,
+)
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from atelier.environments import environment
 from atelier.errors import ConfigError
 from atelier.judge import Answer, Question, YesNoForm
 from atelier.judge_models.local import LocalJudge
-from atelier.rewards.judges import SharedJudge
+from atelier.rewards.scorers.judges import SharedJudge
 from atelier.stages.servers.managed import ManagedServer
 from atelier.stages.servers.specs import Place, judge_spec
 from atelier.stages.servers.vllm import installed_version

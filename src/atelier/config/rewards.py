@@ -218,7 +218,7 @@ class GenevalConfig(RewardSection):
 
     detector: FunctionName = Field(
         description="`module:name` of a function that finds objects; see docs/rewards.md. "
-        "atelier.rewards.scene_detector:detect finds those of the scene world.",
+        "atelier.rewards.scorers.scene_detector:detect finds those of the scene world.",
     )
     parameters: dict[str, JsonValue] = Field(
         default={}, description="Given to the detector as keyword arguments."

@@ -23,10 +23,10 @@ from atelier.evaluation.image_statistics import NAMES, image_statistics
 from atelier.evaluation.results import Evaluation, summarize
 from atelier.rewards.base import ScoreBatch
 from atelier.rewards.images import pil_images
-from atelier.rewards.ocr import OcrScorer
 from atelier.rewards.reward_set import Reward, RewardSet
 from atelier.rewards.score_table import ScoreTable
-from atelier.rewards.text import exact_match
+from atelier.rewards.scorers.ocr import OcrScorer
+from atelier.rewards.scorers.text import exact_match
 
 SUITE = "ocr"
 METRICS = ("similarity", "exact", "gold", *NAMES)

@@ -13,21 +13,21 @@ from atelier.config.judge import JudgeConfig
 from atelier.config.rewards import CustomRewardConfig, JudgedSection, RewardsConfig, RewardSection
 from atelier.errors import ConfigError
 from atelier.rewards.base import Scorer
-from atelier.rewards.clip import ClipSimilarityScorer, PickScoreScorer
-from atelier.rewards.completions import FormatScorer, LengthScorer
-from atelier.rewards.custom import custom_scorer
-from atelier.rewards.edit_quality import EditQualityScorer
-from atelier.rewards.geneval_reward import GenevalScorer
-from atelier.rewards.jpeg import JpegCompressibility, JpegIncompressibility
-from atelier.rewards.judges import SharedJudge, Tracing, shared_judges
-from atelier.rewards.ocr import OcrScorer
-from atelier.rewards.remote import RemoteScorer
+from atelier.rewards.client.remote import RemoteScorer
 from atelier.rewards.reward_set import Reward, RewardSet
+from atelier.rewards.scorers.clip import ClipSimilarityScorer, PickScoreScorer
+from atelier.rewards.scorers.completions import FormatScorer, LengthScorer
+from atelier.rewards.scorers.custom import custom_scorer
+from atelier.rewards.scorers.edit_quality import EditQualityScorer
+from atelier.rewards.scorers.geneval_reward import GenevalScorer
+from atelier.rewards.scorers.jpeg import JpegCompressibility, JpegIncompressibility
+from atelier.rewards.scorers.judges import SharedJudge, Tracing, shared_judges
+from atelier.rewards.scorers.ocr import OcrScorer
+from atelier.rewards.scorers.unified_reward import UnifiedRewardScorer
+from atelier.rewards.scorers.unified_reward_think import UnifiedRewardThinkScorer
+from atelier.rewards.scorers.vlm_ocr import VlmOcrScorer
+from atelier.rewards.scorers.yes_no import YesNoScorer
 from atelier.rewards.service.protocol import MANAGED_TOKEN_VARIABLE, TOKEN_VARIABLE
-from atelier.rewards.unified_reward import UnifiedRewardScorer
-from atelier.rewards.unified_reward_think import UnifiedRewardThinkScorer
-from atelier.rewards.vlm_ocr import VlmOcrScorer
-from atelier.rewards.yes_no import YesNoScorer
 
 # Name of the section in `rewards:` -> what makes a scorer of it.
 SCORERS: dict[str, Callable[[Any], Scorer]] = {

@@ -20,8 +20,8 @@ from atelier.data.prompts import content_digest, read_prompts
 from atelier.disk import stopped_when_full
 from atelier.errors import ConfigError, PlanError
 from atelier.policies.sd3.policy import SD3Policy
-from atelier.rewards.judges import Tracing
 from atelier.rewards.registry import build
+from atelier.rewards.scorers.judges import Tracing
 from atelier.rewards.service_file import read_urls
 from atelier.tracking.run_directory import RunDirectory
 from atelier.training.batches import step_samples

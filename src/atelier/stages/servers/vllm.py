@@ -21,7 +21,7 @@ from atelier.config.judge import JudgeConfig
 from atelier.config.paths import from_root
 from atelier.errors import ConfigError
 from atelier.judge.pictures import data_uri
-from atelier.rewards.judged import red_circle
+from atelier.rewards.scorers.judged import red_circle
 
 # Before it, limits of images were written otherwise, and every request was logged.
 OLDEST = Version("0.10")

@@ -14,7 +14,7 @@ from atelier.data.render import render
 from atelier.data.scenes import Scene, SceneObject
 from atelier.judge.questions import Answer
 from atelier.rewards.base import Direction, Missing, ScoreBatch, Scores
-from atelier.rewards.judges import SharedJudge
+from atelier.rewards.scorers.judges import SharedJudge
 
 
 class JudgedScorer(ABC):

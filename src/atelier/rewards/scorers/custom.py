@@ -15,7 +15,7 @@ from typing import Any, TypeVar, get_args
 from atelier.config.rewards import CustomRewardConfig
 from atelier.errors import ConfigError
 from atelier.rewards.base import Direction, Missing, Score, ScoreBatch, Scorer, Scores
-from atelier.rewards.functions import file_version, imported, require_call
+from atelier.rewards.scorers.functions import file_version, imported, require_call
 
 Golden = tuple[ScoreBatch, Sequence[float], float]
 Function = TypeVar("Function", bound=Callable[..., Any])

@@ -16,8 +16,8 @@ from PIL import Image
 
 from atelier.config.rewards import GenevalConfig
 from atelier.rewards.base import Direction, Missing, Score, ScoreBatch, Scores
-from atelier.rewards.functions import file_version, imported, require_call
-from atelier.rewards.geneval import Detection, score
+from atelier.rewards.scorers.functions import file_version, imported, require_call
+from atelier.rewards.scorers.geneval import Detection, score
 
 Detector = Callable[..., Sequence[Iterable[Detection] | None]]
 Golden = tuple[ScoreBatch, Sequence[float], float]

@@ -22,9 +22,9 @@ from atelier.data.scenes import Scene, SceneObject
 from atelier.judge.forms import JsonForm
 from atelier.judge.questions import Answer, Question
 from atelier.rewards.base import Missing, Score, ScoreBatch, Scores
-from atelier.rewards.edit_rubric import ALIGNMENT, QUALITY
-from atelier.rewards.judged import JudgedScorer, missing, red_circle, words
-from atelier.rewards.judges import SharedJudge
+from atelier.rewards.scorers.edit_rubric import ALIGNMENT, QUALITY
+from atelier.rewards.scorers.judged import JudgedScorer, missing, red_circle, words
+from atelier.rewards.scorers.judges import SharedJudge
 
 Mark = Literal["0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "10"]
 HIGHEST = 10.0

@@ -20,7 +20,7 @@ from typing import Any
 from atelier.errors import ConfigError
 from atelier.legible import legible
 from atelier.rewards.base import Missing, Score, ScoreBatch, Scorer, Scores
-from atelier.rewards.endpoints import (
+from atelier.rewards.client.endpoints import (
     VERSION_PATH,
     Endpoint,
     Endpoints,
@@ -28,7 +28,7 @@ from atelier.rewards.endpoints import (
     ServiceRefuses,
     WrongService,
 )
-from atelier.rewards.outgoing import OutgoingBatch
+from atelier.rewards.client.outgoing import OutgoingBatch
 from atelier.rewards.service.protocol import (
     Identity,
     RequestHead,

@@ -14,8 +14,8 @@ from atelier.config.rewards import YesNoConfig
 from atelier.judge.forms import YesNoForm
 from atelier.judge.questions import Answer, Question
 from atelier.rewards.base import Missing, Score, ScoreBatch, Scores
-from atelier.rewards.judged import JudgedScorer, missing, red_circle
-from atelier.rewards.judges import SharedJudge
+from atelier.rewards.scorers.judged import JudgedScorer, missing, red_circle
+from atelier.rewards.scorers.judges import SharedJudge
 
 
 class YesNoScorer(JudgedScorer):

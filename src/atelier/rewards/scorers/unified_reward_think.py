@@ -15,9 +15,9 @@ from atelier.data.scenes import Scene, SceneObject
 from atelier.judge.forms import VerdictForm
 from atelier.judge.questions import Answer, Question
 from atelier.rewards.base import Missing, Score, ScoreBatch, Scores
-from atelier.rewards.judged import JudgedScorer, red_circle
-from atelier.rewards.judges import SharedJudge
-from atelier.rewards.pairs import Pair, Tally, pairs_of, tallies
+from atelier.rewards.scorers.judged import JudgedScorer, red_circle
+from atelier.rewards.scorers.judges import SharedJudge
+from atelier.rewards.scorers.pairs import Pair, Tally, pairs_of, tallies
 
 
 class UnifiedRewardThinkScorer(JudgedScorer):

@@ -12,8 +12,8 @@ from atelier.config.rewards import UnifiedRewardConfig
 from atelier.judge.forms import DimensionsForm, Form, NumberForm
 from atelier.judge.questions import Answer, Question
 from atelier.rewards.base import Score, ScoreBatch, Scores
-from atelier.rewards.judged import JudgedScorer, detail, missing, red_circle
-from atelier.rewards.judges import SharedJudge
+from atelier.rewards.scorers.judged import JudgedScorer, detail, missing, red_circle
+from atelier.rewards.scorers.judges import SharedJudge
 
 LOWEST, HIGHEST = 1.0, 5.0
 DIMENSIONS = ("Alignment Score", "Style Score")

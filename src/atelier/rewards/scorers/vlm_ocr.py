@@ -16,9 +16,9 @@ from atelier.judge.forms import TextForm
 from atelier.judge.questions import Answer, Question
 from atelier.rewards.base import Missing, Score, ScoreBatch, Scores
 from atelier.rewards.images import drawn_word
-from atelier.rewards.judged import JudgedScorer, detail, missing
-from atelier.rewards.judges import SharedJudge
-from atelier.rewards.text import similarity
+from atelier.rewards.scorers.judged import JudgedScorer, detail, missing
+from atelier.rewards.scorers.judges import SharedJudge
+from atelier.rewards.scorers.text import similarity
 
 
 class VlmOcrScorer(JudgedScorer):

@@ -16,10 +16,10 @@ from atelier.config.paths import from_root
 from atelier.config.rewards import ClipConfig, ClipSimilarityConfig, PickScoreConfig
 from atelier.errors import ConfigError
 from atelier.rewards.base import Direction, ScoreBatch, Scores
-from atelier.rewards.judged import red_circle
+from atelier.rewards.scorers.judged import red_circle
 
 if TYPE_CHECKING:
-    from atelier.rewards.clip_model import ClipModel
+    from atelier.rewards.scorers.clip_model import ClipModel
 
 LARGEST_SCALE = 100.0  # of a logit: where CLIP's training stops it
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
@@ -74,7 +74,7 @@ class ClipScorer:
         return batch, [(low + high) / 2] * 2, (high - low) / 2
 
     def _loaded(self) -> ClipModel:
-        from atelier.rewards.clip_model import ClipModel  # torch and transformers: seconds
+        from atelier.rewards.scorers.clip_model import ClipModel  # torch and transformers: seconds
 
         with self._loading:
             if self._model is None:

@@ -17,7 +17,7 @@ import numpy as np
 from PIL.Image import Image
 
 from atelier.errors import ConfigError
-from atelier.rewards.text import Box
+from atelier.rewards.scorers.text import Box
 
 # Width to which the recogniser pads an image scaled to a height of 48. rapidocr's 320 is for lines
 # of print; a whole square image is 48 wide, and with 64 it is read as well in a third of the time

@@ -14,10 +14,10 @@ from PIL import Image
 
 from atelier.config.rewards import OcrConfig
 from atelier.errors import ConfigError
-from atelier.rewards import ocr_engine
 from atelier.rewards.base import Direction, Missing, Score, ScoreBatch, Scores
 from atelier.rewards.images import drawn_word
-from atelier.rewards.text import Normalization, normalize, reading_order, similarity
+from atelier.rewards.scorers import ocr_engine
+from atelier.rewards.scorers.text import Normalization, normalize, reading_order, similarity
 
 logger = logging.getLogger(__name__)
 

@@ -13,9 +13,9 @@ from PIL import Image
 
 from atelier.data.gold import find_shapes
 from atelier.rewards.base import ScoreBatch
-from atelier.rewards.custom import Golden, reward
-from atelier.rewards.geneval import Detection
-from atelier.rewards.judged import red_circle
+from atelier.rewards.scorers.custom import Golden, reward
+from atelier.rewards.scorers.geneval import Detection
+from atelier.rewards.scorers.judged import red_circle
 
 
 def _golden() -> Golden:

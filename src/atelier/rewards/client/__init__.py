@@ -1,0 +1,1 @@
+"""Asking reward services: a scorer whose scores are made elsewhere."""

@@ -1,0 +1,1 @@
+"""What scores: one file a reward, and what several of them share."""
