@@ -29,7 +29,7 @@ def row(name: str, outcomes: list[Outcome]) -> str:
     scored = sum(not isinstance(score, Missing) for score in scores)
     reasons = Counter(_anywhere(one.reason) for one in scores if isinstance(one, Missing))
     ((reason, _),) = reasons.most_common(1)
-    seconds = [found.recovery for found in outcomes]
+    seconds = [max(0.0, found.recovery) for found in outcomes]
     times = f"{statistics.median(seconds):.1f} ({min(seconds):.1f} to {max(seconds):.1f})"
     return f"| {name} | `{reason[:110]}` | {scored} of {len(scores)} | {times} |"
 
