@@ -119,6 +119,8 @@ class RemoteScorer:
                 results = self._ask(outgoing, len(batch), end, refused)
             except NoAnswer as failure:
                 retryable = self._may_be_had(failure, refused)
+                if retryable and attempt > 1 and time.monotonic() >= end:
+                    break  # cut short by the deadline: the attempts before say more of the cause
                 self._note(scores, str(failure), retryable, attempt)
             else:
                 self._take(scores, details, results)
