@@ -11,17 +11,21 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import sys
 import threading
 from types import FrameType
 from typing import Any
 from uuid import UUID
 
 from prefect.client.schemas.objects import StateType
+from prefect.exceptions import TerminationSignal
 
 from atelier.background import BackgroundLoop
 from tasks.server import UNANSWERED, ask_server
 
 ASK_EVERY_SECONDS = 3.0
+# How often a stop is looked after that may have been lost.
+INSIST_EVERY_SECONDS = 2.0
 # How long a stopping flow waits for the answer to whether it was cancelled.
 PATIENCE_SECONDS = 8.0
 # How long a flow that is done waits for a question under way: Prefect has its own end to see to.
@@ -46,6 +50,7 @@ class CancellationWatch:
         self._left = False
         self._handler_before: Any = None
         self._loop = BackgroundLoop("cancellation-watch", self._watch)
+        self._insistence = BackgroundLoop("insistence", self._insist, INSIST_EVERY_SECONDS)
 
     def is_cancelled(self) -> bool:
         """Whether the run is Cancelling or Cancelled: asked now, within `PATIENCE_SECONDS`."""
@@ -76,23 +81,44 @@ class CancellationWatch:
         return state is not None and state.type in CANCELLED_STATES
 
     def _on_sigterm(self, signum: int, frame: FrameType | None) -> None:
-        """Only the first counts: another one would cut short what the first one cleans up."""
-        if self._stopping:
+        """Only the first counts: another one would cut short what the first one cleans up.
+
+        Unless the first was lost: Python drops what is raised while a weak reference's callback or
+        a `__del__` runs. So a stop is asked for again until it is seen to be under way.
+        """
+        if self._stopping and _is_under_way():
             return
         self._stopping = True
         if callable(self._handler_before):
             self._handler_before(signum, frame)
 
+    def _insist(self) -> float:
+        if self._stopping and not self._left:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return INSIST_EVERY_SECONDS
+
     def __enter__(self) -> CancellationWatch:
         if threading.current_thread() is threading.main_thread():
             self._handler_before = signal.getsignal(signal.SIGTERM)
             signal.signal(signal.SIGTERM, self._on_sigterm)
+            self._insistence.start()
         self._loop.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._left = True
+        self._insistence.leave(LEAVE_SECONDS)
         self._loop.leave(LEAVE_SECONDS)
         # A run that is stopping stays deaf until Prefect has put its own handler back.
         if self._handler_before is not None and not self._stopping:
             signal.signal(signal.SIGTERM, self._handler_before)
+
+
+def _is_under_way() -> bool:
+    """Whether this thread handles a TerminationSignal, or something that came of one."""
+    error = sys.exception()
+    while error is not None:
+        if isinstance(error, TerminationSignal):
+            return True
+        error = error.__context__
+    return False

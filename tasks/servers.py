@@ -81,11 +81,10 @@ _NOT_UP: Row = {"url": "", "pid": "", "version": "", "weights": "", "GPU": "", "
 
 
 def _described(services: dict[str, list[Row]]) -> Iterator[tuple[str, Row]]:
-    for name, replicas in services.items():
-        label = name if name.startswith("judges.") else f"rewards.{name}"
-        for index, one in enumerate(replicas):
+    for replicas in services.values():
+        for one in replicas:
             yield (
-                f"{label}-{index}",
+                str(one.get("label")),
                 {
                     "url": one["url"],
                     "pid": one.get("pid"),

@@ -95,6 +95,24 @@ def test_the_plan_says_who_computes_where():
             "180%",
         ),
         (["judges.scene.model=assets/no-judge/at/all"], "neither a directory nor a hub id"),
+        (["judges.scene.model=assets/nojudge"], "there is no folder assets/nojudge"),
+        (["judges.scene.model=assets/tiny-sd3"], "has no config.json"),
+        (["judges.scene.server.environment=nope"], "judges.scene.server.environment: 'nope'"),
+        (
+            ["rewards.ocr={placement: managed, server: {environment: nope}}"],
+            "rewards.ocr.server.environment: 'nope'",
+        ),
+        (
+            [
+                "judges.scene={replicas: 3, server: {port: 9000}}",
+                "rewards.ocr={placement: managed, server: {port: 9002}}",
+            ],
+            "rewards.ocr.server.port: 9002 is also that of judges.scene-2",
+        ),
+        (
+            ["rewards.custom.mine.function=examples.rewards.contrast:nope"],
+            "examples.rewards.contrast has no nope",
+        ),
         (
             [
                 "judges.scene.server.share_gpus=true",
@@ -126,8 +144,28 @@ def test_what_cannot_be_placed_is_refused_by_its_key(overrides, words):
         (["judges.Scene.model=x"], "judges.Scene"),
         (["rewards.custom.ocr.function=a:b"], "rewards.custom.ocr: there is a reward of that name"),
         (["judges.scene.vllm.sleep=true"], "judges.scene.vllm.sleep: is for a judge that shares"),
+        (["judges.other.placement=managed"], "judges.other.model: must be set$"),
+        (["rewards.custom.mine.function=a.py"], "a dotted module, a colon and a name"),
+        (["judges.scene.server.variables={'A=B': x}"], "is no environment variable"),
+        (["judges.scene.server.variables={db_password: x}"], "looks like a secret"),
     ],
 )
 def test_a_mistake_is_named_by_its_key(overrides, words):
     with pytest.raises(ConfigError, match=words):
         config(JUDGE, *overrides)
+
+
+def test_the_plan_counts_what_judges_are_asked():
+    found = plan(
+        config(
+            JUDGE,
+            "judges.scene.measurements=3",
+            "rewards.yes_no={judge: scene, questions: {a: x, b: y}}",
+            "rewards.unified_reward_think={judge: scene}",
+        )
+    )
+    group = config().rollout.group_size
+    assert found.reward_calls == 3 * found.images
+    assert found.judge_calls == found.images * 3 * (
+        2 + group - 1
+    )  # n(n - 1) for a group of n, both orders

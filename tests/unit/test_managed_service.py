@@ -3,7 +3,9 @@
 import os
 import signal
 import sys
+import threading
 import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 
 import psutil
@@ -29,7 +31,7 @@ def supervised(tmp_path, monkeypatch):
     environment = {**os.environ, "PYTHONPATH": f"{root}:{root / 'src'}"}
     started = []
 
-    def start(behaviours, startup_seconds=30.0):
+    def start(behaviours, startup_seconds=30.0, port=0):
         lives = tmp_path / "lives"
         files = ["--port-file", str(tmp_path / "port")]
         program = [sys.executable, "-m", "tests.support.fake_service", str(lives), behaviours]
@@ -42,6 +44,7 @@ def supervised(tmp_path, monkeypatch):
             port_file=tmp_path / "port",
             environment=environment,
             startup_seconds=startup_seconds,
+            port=port,
         )
         service = ManagedServer(spec)
         started.append(service)
@@ -52,7 +55,7 @@ def supervised(tmp_path, monkeypatch):
     yield start
     for service in started:
         service.stop()
-    for pid, _ in start.lives():
+    for pid, _ in start.lives() if (tmp_path / "lives").exists() else ():
         assert not psutil.pid_exists(int(pid))
 
 
@@ -79,12 +82,92 @@ def test_a_killed_one_comes_back_on_its_port(supervised):
     assert (first[1], second[1]) == ("0", url.rpartition(":")[2])
 
 
-@pytest.mark.parametrize("behaviour", ["deaf", "loading"])
-def test_one_that_is_not_ready_is_restarted(supervised, monkeypatch, behaviour):
+def test_one_that_answers_no_more_is_restarted(supervised, monkeypatch):
     monkeypatch.setattr(managed, "UNREADY_SECONDS", 0.5)
     monkeypatch.setattr(managed, "ANSWER_SECONDS", 0.3)
-    service = supervised(f"{behaviour},ready", startup_seconds=2.0)
+    service = supervised("deaf,ready", startup_seconds=10.0)
     wait_until(lambda: service.restarts == 1 and service.is_ready, 30)
+
+
+def test_its_startup_bounds_all_of_its_coming_up(supervised):
+    service = supervised("loading", startup_seconds=2.0)
+    begun = time.monotonic()
+    wait_until(lambda: service.problem is not None, 30)
+    assert time.monotonic() - begun < 15
+    assert "not ready for 2 s" in str(service.problem)
+    assert len(supervised.lives()) == 1
+
+
+def test_another_program_on_its_port_is_neither_asked_nor_drained(supervised):
+    """The one there would say that it is ready, and is not ours."""
+    asked = []
+
+    class Foreign(BaseHTTPRequestHandler):
+        def do_GET(self):
+            asked.append(self.path)
+            body = b'{"ready": true, "draining": false, "rewards": {}}'
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        do_POST = do_GET
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Foreign) as foreign:
+        threading.Thread(target=foreign.serve_forever, daemon=True).start()
+        service = supervised("ready", port=foreign.server_port)
+        wait_until(lambda: service.problem is not None, 30)
+        service.stop()
+        foreign.shutdown()
+    assert isinstance(service.problem, ConfigError)
+    assert f"port {foreign.server_port} on 127.0.0.1 cannot be listened on" in str(service.problem)
+    assert not asked
+
+
+def test_its_last_words_are_one_line_without_its_token(tmp_path):
+    said = "Secret \x1b[2J" + "sesam " * 1000
+    program = [sys.executable, "-c", f"import sys; sys.stderr.write({said!r}); sys.exit(2)"]
+    spec = ServerSpec(
+        label="rewards.x-0",
+        kind=RewardServiceKind,
+        command=lambda _: program,
+        log=tmp_path / "log",
+        record=tmp_path / "record",
+        port_file=tmp_path / "port",
+        environment=dict(os.environ),
+        startup_seconds=20.0,
+        token="sesam",
+    )
+    server = ManagedServer(spec)
+    server.start()
+    try:
+        wait_until(lambda: server.problem is not None, 30)
+    finally:
+        server.stop()
+    text = str(server.problem)
+    assert "sesam" not in text
+    assert text.isprintable()
+    assert len(text) < 1100
+
+
+def test_a_program_that_is_not_there_is_a_bad_configuration(tmp_path):
+    spec = ServerSpec(
+        label="rewards.x-0",
+        kind=RewardServiceKind,
+        command=lambda _: [str(tmp_path / "nothing")],
+        log=tmp_path / "log",
+        record=tmp_path / "record",
+        port_file=tmp_path / "port",
+        environment=dict(os.environ),
+        startup_seconds=20.0,
+    )
+    server = ManagedServer(spec)
+    server.start()
+    try:
+        wait_until(lambda: server.problem is not None, 30)
+    finally:
+        server.stop()
+    assert isinstance(server.problem, ConfigError), server.problem
 
 
 def test_repeated_failures_open_the_circuit(supervised):

@@ -57,7 +57,7 @@ number = 3
 def module(tmp_path_factory):
     folder = tmp_path_factory.mktemp("own")
     (folder / "own_rewards.py").write_text(MODULE)
-    (folder / "broken_rewards.py").write_text("import nothing_of_this_name\n")
+    (folder / "broken_rewards.py").write_text("import nothing_of_this_name\nf = 1\n")
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(folder)
         yield
@@ -113,7 +113,7 @@ def test_a_class_is_a_scorer():
         ("atelier.rewards.no_such:f", {}, "function", "no module atelier.rewards.no_such"),
         ("own_rewards.deeper:f", {}, "function", "no module own_rewards.deeper"),
         ("broken_rewards:f", {}, "function", "nothing_of_this_name"),
-        ("own_rewards:absent", {}, "function", "no function or class absent"),
+        ("own_rewards:absent", {}, "function", "own_rewards has no absent"),
         ("own_rewards:number", {}, "function", "no function or class number"),
         ("own_rewards:plain", {"parameters": {"size": 1}}, "parameters", "size"),
         ("own_rewards:Whole", {"parameters": {"size": 1}}, "parameters", "size"),

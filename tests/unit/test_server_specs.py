@@ -70,6 +70,16 @@ def test_the_version_is_that_of_the_environment(tmp_path, folder):
     assert found == Version(folder.rpartition("-")[2])
 
 
+def test_a_gpu_build_is_served_by_its_program(tmp_path):
+    """`python -m` is deprecated by later versions, and the CPU build's program does not work."""
+    (tmp_path / "lib/python3.11/site-packages/vllm-0.33.0.dist-info").mkdir(parents=True)
+    judge = JudgeConfig.model_validate(JUDGE)
+    found = vllm.command(judge, tmp_path / "bin/python", 8123, True)
+    assert found[:2] == [str(tmp_path / "bin/vllm"), "serve"]
+    assert found[2].endswith("/assets/tiny-judge")
+    assert "--model" not in found
+
+
 def test_an_environment_without_it_or_too_old_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="holds no vllm"):
         vllm.installed_version(tmp_path / "bin/python")
@@ -79,7 +89,7 @@ def test_an_environment_without_it_or_too_old_is_refused(tmp_path):
 
 
 def test_an_environment_that_is_none_is_named(tmp_path):
-    with pytest.raises(ConfigError, match=r"judges\.x-0\.server\.environment: .*nowhere"):
+    with pytest.raises(ConfigError, match=r"judges\.x\.server\.environment: .*nowhere"):
         interpreter(str(tmp_path / "nowhere"), False, "judges.x-0")
 
 

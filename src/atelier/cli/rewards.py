@@ -49,13 +49,14 @@ def serve(
     for signum in (signal.SIGINT, signal.SIGTERM):
         signal.signal(signum, lambda *_: stop.set())
     names = ", ".join(config.rewards.sections())
+    folder = folder or Path(".atelier") / "rewards" / str(port)
     serve_rewards(
         config,
-        folder or Path(".atelier") / "rewards" / str(port),
+        folder,
         host,
         port,
         stop.is_set,
-        lambda url: click.echo(f"{names} at {url}; Ctrl-C stops"),
+        lambda url: click.echo(f"{names} at {url}; log in {folder}; Ctrl-C stops"),
     )
 
 

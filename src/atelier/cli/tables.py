@@ -35,7 +35,8 @@ def plan_table(plan: Plan, prompts: PromptsHere | None = None) -> str:
         ("steps", f"{plan.steps:,}", ""),
         ("updates", f"{plan.updates:,}", ""),
         ("images rolled out", f"{plan.images:,}", ""),
-        ("judge calls", f"{plan.reward_calls:,}", "rewards asked for, one an image and reward"),
+        ("scores", f"{plan.reward_calls:,}", "one an image and reward"),
+        ("judge calls", f"{plan.judge_calls:,}", "questions to judges, without repairs and cache"),
         (
             "images evaluated",
             f"{plan.evaluation_images:,}",

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
+import difflib
 import sys
 from importlib.machinery import PathFinder
+from pathlib import Path
 
 from atelier.config.paths import repository_root
 
@@ -18,7 +21,7 @@ def function_problem(function: str) -> str | None:
     """Why there is no module for a `module:name`; None where there is one."""
     module = function.partition(":")[0]
     places: list[str] | None = import_path()
-    name = ""
+    name, spec = "", None
     for part in module.split("."):
         name = f"{name}.{part}" if name else part
         # By its last word: for a dotted name Python would want its packages to be imported.
@@ -30,4 +33,32 @@ def function_problem(function: str) -> str | None:
             )
         found = spec.submodule_search_locations
         places = None if found is None else list(found)
-    return None
+    return _name_problem(function, Path(spec.origin) if spec and spec.origin else None)
+
+
+def _name_problem(function: str, source: Path | None) -> str | None:
+    """Why a module has no such name, by its text: importing it may take long, or do something."""
+    module, _, name = function.partition(":")
+    if source is None or source.suffix != ".py":
+        return None
+    try:
+        names = _bound(ast.parse(source.read_bytes()))
+    except (OSError, SyntaxError, ValueError) as error:
+        return f"{module} cannot be read: {error}"
+    if name in names or "*" in names:
+        return None
+    close = difflib.get_close_matches(name, names, n=1)
+    return f"{module} has no {name}" + (f"; did you mean {close[0]}?" if close else "")
+
+
+def _bound(tree: ast.Module) -> set[str]:
+    """Names that a module's own statements bind; "*" where it takes all of another's."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            found |= {(one.asname or one.name).partition(".")[0] for one in node.names}
+    return found

@@ -23,11 +23,13 @@ class Placements:
 
 
 def managed_servers(config: RunConfig) -> Iterator[tuple[str, Placed]]:
-    """Label, such as `judges.scene-0`, and section of every server the run starts; judges first,
-    for rewards ask them."""
+    """Label and section of every server the run starts; judges first, for rewards ask them.
+
+    A label is key and replica: `judges.scene-0`.
+    """
     sections: dict[str, Placed] = {
         **{f"judges.{name}": judge for name, judge in config.judges.items()},
-        **{f"rewards.{name}": one for name, one in config.rewards.sections().items()},
+        **config.rewards.by_path(),
     }
     for label, section in sections.items():
         if section.placement == "managed":
@@ -72,8 +74,12 @@ def placement_rows(config: RunConfig) -> list[tuple[str, str, str]]:
 def placement_conflicts(config: RunConfig) -> Iterator[tuple[str, str]]:
     """Key and problem of what cannot be placed so."""
     shared = 0.0
+    ports: dict[int, str] = {}
     for label, section in managed_servers(config):
-        key = label.rpartition("-")[0]
+        key, _, index = label.rpartition("-")
+        port = section.server.port + int(index)
+        if section.server.port and ports.setdefault(port, label) != label:
+            yield f"{key}.server.port", f"{port} is also that of {ports[port]}"
         if not section.server.share_gpus:
             continue
         if config.launch.device == "cpu":
@@ -81,7 +87,7 @@ def placement_conflicts(config: RunConfig) -> Iterator[tuple[str, str]]:
         if _ranks_of(section) > config.launch.processes:
             yield (
                 f"{key}.vllm.tensor_parallel",
-                f"x data_parallel takes {_ranks_of(section)} GPUs, and the trainer has "
+                f"with data_parallel it takes {_ranks_of(section)} GPUs, and the trainer has "
                 f"{config.launch.processes} to share (launch.processes)",
             )
         if isinstance(section, JudgeConfig):
@@ -104,9 +110,11 @@ def _named(gpus: Sequence[str]) -> str:
 
 
 def _remark(section: Placed) -> str:
+    words = [section.model] if isinstance(section, JudgeConfig) else []
+    if section.server.environment is not None:
+        words.append(f"environment {section.server.environment}")
     if not isinstance(section, JudgeConfig):
-        return "shares the trainer's" if section.server.share_gpus else ""
-    words = [section.model]
+        return ", ".join([*words, "shares the trainer's"] if section.server.share_gpus else words)
     if section.server.share_gpus:
         words.append(f"shares the trainer's, {section.vllm.gpu_memory_share:.0%} of their memory")
     if section.vllm.sleep:

@@ -14,6 +14,7 @@ from atelier.config.memory import Memory, estimate, trained_actions
 from atelier.config.model_facts import ModelFacts, read_model_facts
 from atelier.config.placement import placement_rows
 from atelier.config.rejections import model_rejections, rejections, rewards_in_use
+from atelier.config.rewards import JudgedSection
 from atelier.config.schema import RunConfig
 from atelier.config.space import space_warnings
 from atelier.config.without_effect import without_effect
@@ -44,6 +45,7 @@ class Plan:
     updates: int
     images: int  # sampled to train on
     reward_calls: int  # scores asked for: images x rewards; at most, where groups are resampled
+    judge_calls: int  # questions to judges for them, each measurement counted; at most, likewise
     evaluations: int  # periodic ones
     evaluation_images: int  # baseline, periodic, final
     rollout_passes: int  # transformer passes of one image each, without gradient; at most
@@ -104,6 +106,7 @@ def _derive(config: RunConfig, ranks: int, facts: ModelFacts | None, here: bool)
         updates=train.steps * train.updates_per_step * train.inner_epochs,
         images=images,
         reward_calls=sampled * len(rewards_in_use(config.rewards)),
+        judge_calls=round(sampled * sum(_questions_an_image(config))),
         evaluations=evaluations,
         evaluation_images=evaluated,
         rollout_passes=(sampled * passes + recomputed) * branches,
@@ -116,6 +119,13 @@ def _derive(config: RunConfig, ranks: int, facts: ModelFacts | None, here: bool)
         model_is_here=here,
         warnings=tuple(f"{field}: {text}" for field, text in _warnings(config, ranks, facts)),
     )
+
+
+def _questions_an_image(config: RunConfig) -> Iterator[float]:
+    for section in config.rewards.sections().values():
+        if isinstance(section, JudgedSection):
+            questions = section.questions_an_image(config.rollout.group_size)
+            yield questions * config.judges[section.judge].measurements
 
 
 def _warnings(config: RunConfig, ranks: int, facts: ModelFacts | None) -> Iterator[tuple[str, str]]:

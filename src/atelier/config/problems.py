@@ -25,6 +25,8 @@ _MEANING = {
     "list_type": "must be a list, such as [a, b]",
     "tuple_type": "must be a list, such as [a, b]",
 }
+_FUNCTION = "must be a dotted module, a colon and a name in it, such as my_rewards:score"
+_FORMS = {"function": _FUNCTION, "detector": _FUNCTION}
 _LONGEST_VALUE = 60
 
 
@@ -56,6 +58,8 @@ def _lines(detail: ErrorDetails) -> Iterator[tuple[KeyPath, str]]:
     key = ".".join(str(part) for part in path) or "config"
     if detail["type"] == "extra_forbidden":
         yield path, f"{key}: unknown key{_hint(path)}"
+    elif detail["type"] == "missing":  # the input is the section around it
+        yield path, f"{key}: {_meaning(detail)}"
     else:
         hint = value_suggestion(key, detail["input"])
         yield path, f"{key}: {_value(detail['input'])} {_meaning(detail)}{hint}"
@@ -72,6 +76,8 @@ def _hint(path: KeyPath) -> str:
 
 def _meaning(detail: ErrorDetails) -> str:
     meaning = _MEANING.get(detail["type"])
+    if detail["type"] == "string_pattern_mismatch":
+        meaning = _FORMS.get(str(detail["loc"][-1]), "must be a name: a-z, 0-9 and _")
     if meaning is None:
         meaning = detail["msg"].replace("Input should be", "must be", 1)
     return meaning if meaning.startswith("must") else f"is not valid: {meaning}"

@@ -12,12 +12,13 @@ from atelier.config.divisors import nearest_divisors, nearest_multiples
 from atelier.config.log_probs import log_prob_name
 from atelier.config.model_facts import ModelFacts
 from atelier.config.paths import from_root, is_file
-from atelier.config.placement import placement_conflicts
+from atelier.config.placement import managed_servers, placement_conflicts
 from atelier.config.policy_rules import policy_rejections
 from atelier.config.prompt_files import FOLDER_FILES, can_be_had, prompt_files
 from atelier.config.rewards import JudgedSection, RewardsConfig
 from atelier.config.schema import RolloutConfig, RunConfig, WindowConfig
 from atelier.config.whole_groups import comparing_rewards, images_together
+from atelier.environments import DECLARED
 
 Rejections = Iterator[tuple[str, str]]
 
@@ -52,6 +53,7 @@ def rejections(config: RunConfig, ranks: int) -> Rejections:
     yield from _reward_rejections(config)
     yield from placement_conflicts(config)
     yield from _judge_rejections(config)
+    yield from _environment_rejections(config)
     yield from _data_rejections(config)
     updates = config.train.steps * config.train.updates_per_step * config.train.inner_epochs
     if config.train.ema.enabled and config.train.ema.every > updates:
@@ -260,9 +262,8 @@ def _judge_rejections(config: RunConfig) -> Rejections:
     for name, judge in config.judges.items():
         if judge.placement == "remote" or judge.server.command is not None:
             continue
-        folder = from_root(judge.model)
-        if not folder.is_dir() and not _HUB_ID.fullmatch(judge.model):
-            yield f"judges.{name}.model", f"{judge.model} is neither a directory nor a hub id"
+        if problem := _model_problem(judge.model):
+            yield f"judges.{name}.model", problem
         if judge.vllm.sleep and config.train.one_step_off:
             yield (
                 f"judges.{name}.vllm.sleep",
@@ -278,6 +279,32 @@ def _judge_rejections(config: RunConfig) -> Rejections:
                 f"the trainer sends {section.judge} to sleep, so it must be the one who asks: "
                 "use in_process",
             )
+
+
+def _model_problem(model: str) -> str | None:
+    """Why a judge's model can be neither a checkpoint here nor one of a hub; None else."""
+    folder = from_root(model)
+    if folder.is_dir():
+        lacks = not (folder / "config.json").is_file()
+        return f"{model} is no checkpoint of a model: it has no config.json" if lacks else None
+    if not _HUB_ID.fullmatch(model):
+        return f"{model} is neither a directory nor a hub id"
+    # A hub id looks like a path; one that begins like a folder of the repository is a mistake.
+    if "/" in model and folder.parent.is_dir():
+        return f"there is no folder {model}"
+    return None
+
+
+def _environment_rejections(config: RunConfig) -> Rejections:
+    for label, section in managed_servers(config):
+        name, key = section.server.environment, label.rpartition("-")[0]
+        if name is None or name in DECLARED or (from_root(name) / "bin" / "python").exists():
+            continue
+        yield (
+            f"{key}.server.environment",
+            f"{name!r} is neither declared below environments/ ({', '.join(DECLARED)}) nor a "
+            "folder with bin/python",
+        )
 
 
 def _data_rejections(config: RunConfig) -> Rejections:

@@ -56,6 +56,10 @@ class JudgedSection(RewardSection):
 
     judge: str = Field(min_length=1, description="Which of `judges` is asked.")
 
+    def questions_an_image(self, group_size: int) -> float:
+        """How often the judge is asked for an image's score, at one measurement."""
+        return 1
+
 
 class CustomRewardConfig(RewardSection):
     """A reward of your own, or one whose packages need an environment of their own."""
@@ -87,6 +91,9 @@ class YesNoConfig(JudgedSection):
     show_source: bool = Field(
         False, description="The edited (source) image is shown first, as image 1."
     )
+
+    def questions_an_image(self, group_size: int) -> float:
+        return len(self.questions)
 
 
 class VlmOcrConfig(JudgedSection):
@@ -142,6 +149,9 @@ class UnifiedRewardThinkConfig(JudgedSection):
     def needs_whole_groups(self) -> bool:
         return True
 
+    def questions_an_image(self, group_size: int) -> float:
+        return (group_size - 1) * (1.0 if self.both_orders else 0.5)
+
 
 class EditQualityConfig(JudgedSection):
     """A judge's marks for an edited image, 0 to 10: instruction following (IF), identity
@@ -168,6 +178,9 @@ class EditQualityConfig(JudgedSection):
         yield from super().conflicts()
         if not self.if_weight + self.ip_weight + self.pq_weight:
             yield "if_weight", "all three weights are 0, so every score would be 0"
+
+    def questions_an_image(self, group_size: int) -> float:
+        return 2
 
 
 class ClipConfig(RewardSection):
@@ -352,6 +365,10 @@ class RewardsConfig(Section):
         return {
             f"rewards.{name}": one for name, one in values.items() if isinstance(one, RewardSection)
         } | own
+
+    def path_of(self, name: str) -> str:
+        """The dotted key of a reward that is set."""
+        return next(path for path in self.by_path() if path.rpartition(".")[2] == name)
 
     def only(self, name: str) -> RewardsConfig:
         """This configuration with one reward of it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
@@ -18,6 +19,8 @@ from atelier.config.urls import service_url_problem
 # Of what takes a process or a thread each.
 Few = Annotated[int, Field(ge=1, le=256)]
 Placement = Literal["in_process", "managed", "remote"]
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_SECRET = re.compile(r"token|key|secret|passw|credential", re.IGNORECASE)
 Port = Annotated[int, Field(ge=0, le=65535)]
 
 
@@ -45,11 +48,13 @@ class ServerConfig(Section):
     def conflicts(self) -> Iterator[tuple[str, str]]:
         """Key, relative to the section, and problem of fields that do not fit each other."""
         if self.gpus and self.share_gpus:
-            yield "share_gpus", f"or {self.gpus} GPUs of its own, not both"
+            yield "share_gpus", f"excludes GPUs of its own (server.gpus {self.gpus})"
         if self.command is not None and not any("{port}" in word for word in self.command):
             yield "command", "must say where the port goes: {port} in one of its words"
-        for name in self.variables:
-            if "TOKEN" in name or "KEY" in name or "SECRET" in name:
+        for name, value in self.variables.items():
+            if not _VARIABLE.fullmatch(name) or "\0" in value:
+                yield f"variables.{name}", "is no environment variable: letters, digits and _"
+            elif _SECRET.search(name):
                 yield (
                     f"variables.{name}",
                     "looks like a secret, which does not belong in a file that is kept with the "

@@ -141,7 +141,8 @@ class Transport:
         cause = error.__cause__ or error
         if isinstance(cause, httpx2.ConnectError):
             return self._failed(f"no connection: {cause or type(cause).__name__}")
-        return self._failed(f"{type(cause).__name__}: {cause}", sent=True)
+        said = str(cause) or "the connection broke"
+        return self._failed(f"{type(cause).__name__}: {said}", sent=True)
 
     def _refused(self, response: httpx2.Response) -> CallFailed:
         status = response.status_code

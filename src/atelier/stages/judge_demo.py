@@ -88,7 +88,10 @@ def served(judge: JudgeConfig, folder: Path) -> Iterator[JudgeClient]:
 def draw(count: int) -> tuple[list[str], list[Image]]:
     """Held-out prompts, and what the embedded generator makes of them."""
     from diffusers import StableDiffusion3Pipeline
+    from diffusers.utils.logging import disable_progress_bar
     from torch import Generator
+
+    disable_progress_bar()
 
     rng = random.Random("judge demo")
     scenes = [sample_scene(rng, rng.choice(("word", "shapes")), "heldout") for _ in range(count)]

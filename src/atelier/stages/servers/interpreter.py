@@ -34,6 +34,7 @@ def interpreter(name: str | None, on_gpu: bool, key: str) -> Path:
         return found.create("gpu" if on_gpu else "cpu")
     python = from_root(name) / "bin" / "python"
     if not python.exists():
+        key = key.rpartition("-")[0]
         raise ConfigError(
             f"{key}.server.environment: {name!r} is no environment: neither declared below "
             f"environments/ ({', '.join(DECLARED)}) nor a folder with bin/python"

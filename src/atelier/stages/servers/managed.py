@@ -17,10 +17,12 @@ import httpx
 
 from atelier.config.paths import repository_root
 from atelier.errors import AtelierError, ConfigError, Stopped
+from atelier.legible import legible
 from atelier.processes.records import read_record
 from atelier.processes.supervised import SupervisedProcess
 from atelier.stages.log_tail import LogTail
 from atelier.stages.servers.kinds import NO_ANSWER, ServerKind
+from atelier.stages.servers.ports import port_problem
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +33,7 @@ STEADY_SECONDS = 60.0  # of being ready, after which failures are forgotten
 MOST_FAILURES = 5  # in a row, after which it is not started again
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 10.0
 DRAIN_SECONDS, STOP_SECONDS = 2.0, 5.0
-_CONFIG_ERROR = 2
+_NO_RESTART_MENDS = (2, 126, 127)  # a bad configuration; a program that is none, or not there
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,7 @@ class ManagedServer:
         self._port = spec.port
         self._ready_since: float | None = None
         self._was_ready = False
+        self._begun = time.monotonic()
         self._kind = spec.kind()
         self._on_change = on_change
         self._tail = LogTail(spec.log)  # of the life that runs
@@ -112,6 +115,7 @@ class ManagedServer:
             return {}
 
     def start(self) -> None:
+        self._begun = time.monotonic()
         self._thread.start()
 
     def begin_stop(self) -> None:
@@ -144,18 +148,18 @@ class ManagedServer:
             steady = self._ready_since and time.monotonic() - self._ready_since > STEADY_SECONDS
             self._ready_since = None
             failures = 1 if steady else failures + 1
-            words = self._tail.last_error().text
-            if failures == MOST_FAILURES:
+            if failures == MOST_FAILURES or self._startup_is_over():
+                times = f"{failures} time{'s' * (failures > 1)} in a row"
                 self.problem = Stopped(
-                    f"{self.spec.label}: its server failed {failures} times in a row and is not "
-                    f"started again: {why}. Last words: {words}. All of its output: "
+                    f"{self.spec.label}: its server failed {times} and is not started again: "
+                    f"{why}. Last words: {self._last_words()}. All of its output: "
                     f"{self.spec.log}. Mend it and resume the run"
                 )
                 return
             pause = min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2.0 ** (failures - 1))
             logger.warning(
-                "%s: %s; restarted in %.1f s (failure %d of %d)",
-                *(self.spec.label, why, pause, failures, MOST_FAILURES),
+                "%s: %s; restarted in %.1f s (failure %d of %d); its output: %s",
+                *(self.spec.label, why, pause, failures, MOST_FAILURES, self.spec.log),
             )
             self.says = f"restarting: {why}"
             if self._stopping.wait(pause):
@@ -163,6 +167,13 @@ class ManagedServer:
             self.restarts += 1
             if not self._was_ready:  # nobody knows its port yet, and it may be another's
                 self._port = self.spec.port
+
+    def _startup_is_over(self) -> bool:
+        """Whether it had its time to become ready for the first time."""
+        return not self._was_ready and time.monotonic() - self._begun > self.spec.startup_seconds
+
+    def _last_words(self) -> str:
+        return legible(self._tail.last_error().text, self.spec.token)
 
     def _one_life(self) -> str:
         """Run the process once. Returns why it is over.
@@ -172,6 +183,11 @@ class ManagedServer:
         """
         spec = self.spec
         spec.port_file.unlink(missing_ok=True)
+        # Another program there would be asked, taken for ours, and drained.
+        if self._port and (problem := port_problem(spec.host, self._port)):
+            if not self._was_ready:
+                raise ConfigError(f"{spec.label}: {problem}; end what does, or choose another")
+            return problem
         self._kind = spec.kind()
         self._tail = LogTail(spec.log)
         with SupervisedProcess(
@@ -193,8 +209,8 @@ class ManagedServer:
         next_question = 0.0
         while not self._stopping.wait(PROCESS_POLL_SECONDS):
             code = process.poll()
-            if code == _CONFIG_ERROR:
-                raise ConfigError(f"{self.spec.label}: {self._tail.last_error().text}")
+            if code in _NO_RESTART_MENDS:
+                raise ConfigError(f"{self.spec.label}: {self._last_words()}")
             if code is not None:
                 return f"it ended with exit code {code}"
             now = time.monotonic()
@@ -204,7 +220,7 @@ class ManagedServer:
                 answered = now
                 self._note_ready(now)
             limit = UNREADY_SECONDS if self.is_ready else self.spec.startup_seconds
-            if now - answered > limit:
+            if now - answered > limit or self._startup_is_over():
                 return f"not ready for {limit:g} s ({self.says})"
             next_question = now + (READY_POLL_SECONDS if self.is_ready else STARTING_POLL_SECONDS)
         return "stopped"
@@ -228,14 +244,18 @@ class ManagedServer:
             waiting = self._kind.not_ready(self._client, self._local_url())
         except NO_ANSWER as error:
             self.says = f"no answer from {self.url}: {type(error).__name__}"
+            if not self._was_ready:
+                self.says = "starting, no answer yet"
             return False
         if waiting is not None:
             self.says = waiting
         return waiting is None
 
     def _port_known(self) -> bool:
-        if self._port == 0 and self.spec.port_file.exists():
-            self._port = int(self.spec.port_file.read_text(encoding="utf-8"))
+        """Whether this life has said which port it listens on: before, another may answer."""
+        if not self.spec.port_file.exists():
+            return False
+        self._port = int(self.spec.port_file.read_text(encoding="utf-8") or 0)
         return self._port != 0
 
     def _local_url(self) -> str:

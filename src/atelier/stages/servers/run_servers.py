@@ -115,7 +115,7 @@ class RunServers:
 
     def _server(self, name: str, section: RewardSection | JudgeConfig, index: int) -> ManagedServer:
         is_judge = isinstance(section, JudgeConfig)
-        label = f"{name if is_judge else f'rewards.{name}'}-{index}"
+        label = f"{name if is_judge else self._config.rewards.path_of(name)}-{index}"
         first = section.server.port
         where = Place(
             label=label,
@@ -183,6 +183,7 @@ class RunServers:
     def _described(self, name: str, server: ManagedServer) -> Mapping[str, Any]:
         is_judge = name.startswith("judges.")
         return {
+            "label": server.spec.label,
             "url": judge_urls([server.url])[0] if is_judge else server.url,
             "pid": server.pid,
             "restarts": server.restarts,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import socket
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,6 +20,7 @@ from atelier.rewards.service.protocol import TOKEN_VARIABLE
 from atelier.rewards.service.settings import ServiceSettings
 from atelier.rewards.service_file import write_services
 from atelier.stages.servers.managed import ManagedServer
+from atelier.stages.servers.ports import port_problem
 from atelier.stages.servers.specs import Place, reward_spec
 from atelier.stages.servers.waiting import POLL_SECONDS, wait_until_ready
 
@@ -108,12 +108,5 @@ def _require_place(folder: Path, host: str, port: int) -> None:
         ConfigError: something listens on the port, or the folder cannot be one.
     """
     make_folder(folder, "--folder")
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            raise ConfigError(
-                f"--port {port} on {host} cannot be listened on ({error.strerror}); end what "
-                "does, or choose another"
-            ) from error
+    if problem := port_problem(host, port):
+        raise ConfigError(f"--port: {problem}; end what does, or choose another")

