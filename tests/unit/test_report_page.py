@@ -100,3 +100,17 @@ def test_how_long_rewards_took_is_no_phase_of_the_trainer(run):
     page = render(run)
     assert "<td>score</td><td>3.0 s</td><td>100&nbsp;%</td>" in page
     assert "77.0 s" not in page
+
+
+@pytest.mark.parametrize("rewards", [("ocr",), ("ocr", "yes_no")])
+def test_several_rewards_are_shown_each_by_itself(run, rewards):
+    fake_run.finish(run)
+    records = [json.loads(line) for line in run.metrics.read_text().splitlines()]
+    for record in records:
+        record |= {f"reward/{name}/mean": 0.5 for name in rewards}
+        record |= {f"reward/{name}/advantage_share": 1 / len(rewards) for name in rewards}
+    run.metrics.write_text("".join(json.dumps(record) + "\n" for record in records))
+    page = render(run)
+    assert ("Each reward, unweighted" in page) == (len(rewards) > 1)
+    assert ("Share of the advantage that each reward explains" in page) == (len(rewards) > 1)
+    assert ("<title>yes_no at" in page) == (len(rewards) > 1)

@@ -84,6 +84,7 @@ def _charts(steps: Sequence[dict[str, Any]], heldout: Sequence[Evaluation]) -> l
             _evaluation_series("exact match", "exact", heldout),
         ]),
         ("Training reward", [_step_series("mean reward", "reward/mean", steps)]),
+        *_charts_of_rewards(steps),
         ("Ratio: mean |ratio - 1|", [_step_series("|ratio - 1|", "ratio/mean_abs_dev", steps)]),
         ("Clipped share, by sign of the advantage", [
             _step_series("positive", "clip/positive", steps),
@@ -98,6 +99,21 @@ def _charts(steps: Sequence[dict[str, Any]], heldout: Sequence[Evaluation]) -> l
     ]  # fmt: skip
     drawn = [{"title": title, "svg": line_chart(series)} for title, series in charts]
     return [chart for chart in drawn if chart["svg"]]
+
+
+def _charts_of_rewards(steps: Sequence[dict[str, Any]]) -> list[tuple[str, list[Series]]]:
+    """Where several rewards make the total: each by itself, and what it has to say in it."""
+    found = (name.split("/") for step in steps for name in step if name.startswith("reward/"))
+    rewards = sorted({words[1] for words in found if len(words) == 3 and words[2] == "mean"})
+    if len(rewards) < 2:
+        return []
+    return [
+        (title, [_step_series(name, f"reward/{name}/{metric}", steps) for name in rewards])
+        for title, metric in (
+            ("Each reward, unweighted", "mean"),
+            ("Share of the advantage that each reward explains", "advantage_share"),
+        )
+    ]
 
 
 def _step_series(label: str, name: str, steps: Sequence[dict[str, Any]]) -> Series:
