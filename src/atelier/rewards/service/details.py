@@ -11,6 +11,7 @@ from atelier.legible import legible_value, plain_number
 # Characters and entries of one image: a whole batch stays below the 64 MiB that a client takes.
 _MOST = 32_768
 _DEEPEST = 16
+_MOST_BITS = 4096  # Python writes no integer of more than 4300 digits
 
 
 def plain_detail(detail: Mapping[str, Any]) -> dict[str, Any]:
@@ -38,6 +39,8 @@ class _Plain:
             return value
         if isinstance(value, str):
             return self._text(value)
+        if isinstance(value, numbers.Integral):
+            return self._integer(int(value))
         if isinstance(value, numbers.Real):
             return plain_number(value)
         if depth and isinstance(value, Mapping):
@@ -56,6 +59,11 @@ class _Plain:
 
     def _key(self, key: Any) -> str:
         return self._text(key if isinstance(key, str) else legible_value(key))
+
+    def _integer(self, value: int) -> int | str:
+        bits = value.bit_length()
+        self._left -= bits // 3
+        return value if bits <= _MOST_BITS else "a number too large"
 
     def _text(self, text: str) -> str:
         room = max(self._left, 0)
