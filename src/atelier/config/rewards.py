@@ -235,7 +235,7 @@ class FormatConfig(RewardSection):
 
     pattern: str = Field(
         # Atomic and possessive: a completion made to be slow would else take quadratic time.
-        r"(?s)\s*+<think>(?>.*?</think>\s*+<answer>).*</answer>\s*+",
+        r"(?s)\s*+<think>(?>.*?</think>\s*+<answer>)(?>.*</answer>)\s*+",
         min_length=1,
         max_length=2000,
         description="Regular expression (of the package `regex`) that the whole completion must "
