@@ -110,6 +110,24 @@ def test_a_slow_pattern_costs_a_second_and_holds_no_other_thread():
     assert len(ticks) > 30
 
 
+def test_processor_time_of_other_threads_is_given_back():
+    class Starved:
+        """Others take the processor at first."""
+
+        budgets = []
+
+        def fullmatch(self, text, concurrent, timeout):
+            self.budgets.append(timeout)
+            if len(self.budgets) < 3:
+                raise TimeoutError
+            return re.match(text, text)
+
+    scorer = FormatScorer(FormatConfig())
+    scorer._pattern = Starved()
+    assert scores(scorer, "a") == [1.0]
+    assert Starved.budgets == [1.0, 4.0, 16.0]
+
+
 @pytest.mark.parametrize(
     "text",
     [
