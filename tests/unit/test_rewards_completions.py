@@ -114,7 +114,8 @@ def test_processor_time_of_other_threads_is_given_back():
     class Starved:
         """Others take the processor at first."""
 
-        budgets = []
+        def __init__(self):
+            self.budgets = []
 
         def fullmatch(self, text, concurrent, timeout):
             self.budgets.append(timeout)
@@ -123,9 +124,9 @@ def test_processor_time_of_other_threads_is_given_back():
             return re.match(text, text)
 
     scorer = FormatScorer(FormatConfig())
-    scorer._pattern = Starved()
+    scorer._pattern = starved = Starved()
     assert scores(scorer, "a") == [1.0]
-    assert Starved.budgets == [1.0, 4.0, 16.0]
+    assert starved.budgets == [1.0, 4.0, 16.0]
 
 
 @pytest.mark.parametrize(
