@@ -22,9 +22,28 @@ def legible(text: str, secret: str | None = None) -> str:
     """
     if secret:
         text = text.replace(secret, "[token]")
-    printable = "".join(char if char.isprintable() else " " for char in text)
+    seen = text[: 10 * _LONGEST]  # of a text of megabytes the rest is not worth the time
+    printable = "".join(char if char.isprintable() else " " for char in seen)
     line = " ".join(printable.split())
-    return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}..."
+    whole = len(line) <= _LONGEST and len(seen) == len(text)
+    return line if whole else f"{line[:_LONGEST]}..."
+
+
+def legible_value(value: Any, secret: str | None = None) -> str:
+    """The beginning of any value's text; its kind where it has none."""
+    try:
+        return legible(reprlib.repr(value), secret)
+    except Exception:  # __repr__ is anybody's code; and a number of 5000 digits has no text
+        return f"<{type(value).__name__}>"
+
+
+def legible_error(error: BaseException) -> str:
+    """Kind and text of an exception."""
+    try:
+        text = str(error)
+    except Exception:  # __str__ is anybody's code
+        text = "(its text cannot be had)"
+    return legible(f"{type(error).__name__}: {text}")
 
 
 def legible_json(value: Any, secret: str | None = None) -> Any:
@@ -42,18 +61,23 @@ def _legible_json(value: Any, secret: str | None, depth: int) -> Any:
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, numbers.Real):
-        return _number(value)
+        return plain_number(value)
     if isinstance(value, str):
         return legible(value, secret)
     if depth and isinstance(value, Mapping):
         items = list(value.items())[:_MOST_ITEMS]
-        return {legible(str(k), secret): _legible_json(v, secret, depth - 1) for k, v in items}
+        return {_key(k, secret): _legible_json(v, secret, depth - 1) for k, v in items}
     if depth and isinstance(value, (list, tuple)):
         return [_legible_json(item, secret, depth - 1) for item in value[:_MOST_ITEMS]]
-    return legible(reprlib.repr(value), secret)
+    return legible_value(value, secret)
 
 
-def _number(value: numbers.Real) -> int | float | str:
+def _key(key: Any, secret: str | None) -> str:
+    return legible(key, secret) if isinstance(key, str) else legible_value(key, secret)
+
+
+def plain_number(value: numbers.Real) -> int | float | str:
+    """A number as JSON has it, or its name."""
     if isinstance(value, numbers.Integral) and abs(int(value)) < 2**63:
         return int(value)
     try:

@@ -21,11 +21,12 @@ from atelier.errors import ConfigError
 from atelier.rewards.base import Missing
 from atelier.rewards.service.__main__ import is_loopback
 from atelier.rewards.service.app import Limits
+from atelier.rewards.service.details import plain_detail
 from atelier.rewards.service.gate import Bounds
 from atelier.rewards.service.metrics import Metrics
 from atelier.rewards.service.pictures import PixelBounds, to_batch, to_items, to_text
 from atelier.rewards.service.protocol import QUEUE_HEADER
-from atelier.rewards.service.served import GOLDEN_RETRY_SECONDS, build, plain
+from atelier.rewards.service.served import GOLDEN_RETRY_SECONDS, build
 from atelier.rewards.service.settings import ServiceSettings, read_settings
 from tests.support.reward_services import DIGEST, NAME, Scripted, batch_of, service, wait_until
 
@@ -387,7 +388,7 @@ def test_gpu_memory_is_what_torch_holds_on_each(monkeypatch):
 
 def test_details_become_plain_json():
     value = {"a": np.float32(0.5), 1: (np.int64(3), float("inf")), "t": True, "n": None, "s": {1}}
-    assert json.loads(json.dumps(plain(value), allow_nan=False)) == {
+    assert json.loads(json.dumps(plain_detail(value), allow_nan=False)) == {
         "a": 0.5,
         "1": [3, "inf"],
         "t": True,

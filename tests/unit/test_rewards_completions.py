@@ -1,7 +1,12 @@
 """Rewards of completions: the form that was asked for, and the length."""
 
+import itertools
+import re
+import threading
+
 import pytest
 from PIL import Image
+from pydantic import ValidationError
 
 from atelier.config.rewards import FormatConfig, LengthConfig
 from atelier.rewards import Missing, ScoreBatch
@@ -63,3 +68,110 @@ def test_without_a_completion_there_is_no_score(scorer):
     (score,) = scores(scorer, None)
     assert isinstance(score, Missing)
     assert "completion" in score.reason
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "a{99999999999}",
+        "(" * 900 + "a" + ")" * 900,
+        "((a{999}){999}){999}",
+        "(?P<a",
+        "[a",
+    ],
+)
+def test_a_pattern_that_cannot_be_compiled_is_named(pattern):
+    ((key, problem),) = FormatConfig(pattern=pattern).conflicts()
+    assert key == "pattern"
+    assert len(problem) < 300
+
+
+def test_a_pattern_as_long_as_a_book_is_refused():
+    with pytest.raises(ValidationError, match="pattern"):
+        FormatConfig(pattern="(" * 3000 + "a" + ")" * 3000)
+
+
+def test_a_slow_pattern_costs_a_second_and_holds_no_other_thread():
+    ticks, done = [], threading.Event()
+
+    def tick():
+        while not done.wait(0.01):
+            ticks.append(1)
+
+    thread = threading.Thread(target=tick)
+    thread.start()
+    slow, right = scores(
+        FormatScorer(FormatConfig(pattern="((((a+)+)+)+)+b|c")), "a" * 200_000, "c"
+    )
+    done.set()
+    thread.join(10)
+    assert slow == Missing("the pattern took longer than 1 s")
+    assert right == 1.0
+    assert len(ticks) > 30
+
+
+def test_processor_time_of_other_threads_is_given_back():
+    class Starved:
+        """Others take the processor at first."""
+
+        def __init__(self):
+            self.budgets = []
+
+        def fullmatch(self, text, concurrent, timeout):
+            self.budgets.append(timeout)
+            if len(self.budgets) < 3:
+                raise TimeoutError
+            return re.match(text, text)
+
+    scorer = FormatScorer(FormatConfig())
+    scorer._pattern = starved = Starved()
+    assert scores(scorer, "a") == [1.0]
+    assert starved.budgets == [1.0, 4.0, 16.0]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<think>" + "</think><answer></answer>" * 100_000 + "x",
+        "<think>" * 300_000,
+        "<think>" + "</think>" * 300_000,
+        "<think></think>" + "<answer>" * 300_000,
+        "<think></think><answer>" + "</answer>" * 300_000 + "x",
+        "<think></think><answer>" + "</answer>   " * 200_000 + "x",
+        "<think></think>" + " " * 1_000_000 + "x",
+        " " * 1_000_000,
+    ],
+    ids=range(8),
+)
+def test_the_default_pattern_is_fast_for_every_text(text):
+    assert scores(FormatScorer(FormatConfig()), text) == [0.0]
+
+
+def test_the_default_pattern_takes_what_the_plain_one_takes():
+    plain = re.compile(r"(?s)\s*<think>.*?</think>\s*<answer>.*?</answer>\s*")
+    parts = ["<think>", "</think>", "<answer>", "</answer>", " ", "a"]
+    texts = ["".join(one) for n in range(7) for one in itertools.product(parts, repeat=n)]
+    wanted = [float(plain.fullmatch(text) is not None) for text in texts]
+    assert scores(FormatScorer(FormatConfig()), *texts) == wanted
+    assert sum(wanted) > 10
+
+
+@pytest.mark.parametrize(
+    "bounds",
+    [
+        {"longest": 2**31 - 1},
+        {"longest": 2**31 - 1, "shortest": 2**31 - 1},
+        {"fall_off": 1e9},
+        {"fall_off": 1e-300, "unit": "characters"},
+    ],
+)
+def test_the_golden_sample_is_short_whatever_the_bounds(bounds):
+    scorer = LengthScorer(LengthConfig(**bounds))
+    batch, expected, tolerance = scorer.golden()
+    assert all(len(one["completion"]) <= 2000 for one in batch.metadata)
+    assert scorer.score(batch).values == pytest.approx(expected, abs=tolerance)
+
+
+def test_an_endless_fall_off_is_refused():
+    with pytest.raises(ValidationError, match="fall_off"):
+        LengthConfig(fall_off=1e308)

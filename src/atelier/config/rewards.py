@@ -6,12 +6,12 @@ the trainer, in a service that the run starts and watches, or in one that others
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, JsonValue
 
+from atelier.config.patterns import pattern_problem
 from atelier.config.sections import (
     Fraction,
     NonNegativeFloat,
@@ -247,17 +247,18 @@ class FormatConfig(RewardSection):
     """Whether a completion, the text that a policy wrote, has the form that was asked for."""
 
     pattern: str = Field(
-        r"(?s)\s*<think>.*?</think>\s*<answer>.*?</answer>\s*",
+        # Atomic and possessive: a completion made to be slow would else take quadratic time.
+        r"(?s)\s*+<think>(?>.*?</think>\s*+<answer>)(?>.*</answer>)\s*+",
         min_length=1,
-        description="Regular expression that the whole completion must match.",
+        max_length=2000,
+        description="Regular expression (of the package `regex`) that the whole completion must "
+        "match, within a second.",
     )
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
         yield from super().conflicts()
-        try:
-            re.compile(self.pattern)
-        except re.error as error:
-            yield "pattern", f"is no regular expression: {error}"
+        if problem := pattern_problem(self.pattern):
+            yield "pattern", problem
 
 
 class LengthConfig(RewardSection):
@@ -266,7 +267,7 @@ class LengthConfig(RewardSection):
     unit: Literal["words", "characters"] = Field("words", description="What is counted.")
     shortest: NonNegativeInt = Field(0, description="Shortest length that scores 1.")
     longest: NonNegativeInt = Field(100, description="Longest length that scores 1.")
-    fall_off: PositiveFloat = Field(
+    fall_off: Annotated[float, Field(gt=0, le=1e9)] = Field(
         50.0, description="How far from there the score has fallen to 0, evenly."
     )
 

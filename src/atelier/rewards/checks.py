@@ -7,25 +7,67 @@ score makes the mean, hence the advantage, of a whole group NaN.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Set as AbstractSet
+from itertools import islice
+from typing import Any
 
 import numpy as np
 
-from atelier.errors import ConfigError, Stopped
+from atelier.errors import AtelierError, ConfigError, Stopped
+from atelier.legible import legible, legible_value
 from atelier.rewards.base import Missing, Score, Scores
 
 LARGEST = float(np.finfo(np.float32).max)
 
 
-def checked(scores: Scores, count: int) -> Scores:
-    """Scores as floats that float32 holds, or Missing: NaN and infinity are not scores.
+class Malformed(ValueError):
+    """What a scorer returned is not one score an image."""
+
+
+def checked(scores: Any, count: int) -> Scores:
+    """Scores as floats that float32 holds, or Missing: NaN and infinity are not scores. What was
+    seen becomes one mapping an image.
+
+    Call it where the scorer runs: values may compute, hang or raise when they are looked at.
 
     Raises:
-        ValueError: there are not as many as images.
+        Malformed: these are no scores, or not as many as images.
     """
-    if len(scores.values) != count or len(scores.details) not in (0, count):
-        raise ValueError(f"the scorer returned {len(scores.values)} scores for {count} images")
-    return Scores(scores.name, [_finite(score) for score in scores.values], scores.details)
+    if not isinstance(scores, Scores):
+        raise Malformed(f"the scorer returned {type(scores).__name__} and no Scores")
+    values = [_finite(score) for score in listed(scores.values, count)]
+    given = scores.details
+    if given is None or (isinstance(given, Sized) and not len(given)):
+        return Scores(scores.name, values)
+    return Scores(scores.name, values, [_mapping(one) for one in listed(given, count, "details")])
+
+
+def listed(given: Any, count: int, what: str = "scores") -> list[Any]:
+    """The entries of a sequence, or of a generator, which may be endless.
+
+    Raises:
+        Malformed: it is none, or has not one entry an image.
+    """
+    kind = type(given).__name__
+    # Their entries are characters and keys, and the order of a set is nobody's.
+    if isinstance(given, str | bytes | Mapping | AbstractSet):
+        raise Malformed(f"the scorer returned {kind} as {what}")
+    try:
+        entries = iter(given)
+    except TypeError as error:
+        raise Malformed(f"the scorer returned {kind} as {what}") from error
+    found = list(islice(entries, count + 1))
+    if len(found) != count:
+        number = len(given) if isinstance(given, Sized) else len(found)
+        raise Malformed(f"the scorer returned {number} {what} for {count} images")
+    return found
+
+
+def may_be_had_later(error: BaseException) -> bool:
+    """Whether a scorer that raised this may score when it is asked again: what we raise ourselves
+    is the configuration's fault, or for a person to decide; what is malformed stays so."""
+    return not isinstance(error, AtelierError | Malformed)
 
 
 def require_golden(
@@ -51,13 +93,21 @@ def require_golden(
             )
 
 
-def _finite(score: Score) -> Score:
+def _mapping(seen: Any) -> Mapping[str, Any]:
+    """What was seen of an image; a function may give a text or nothing, too."""
+    if isinstance(seen, Mapping):
+        return seen
+    return {} if seen is None else {"seen": seen}
+
+
+def _finite(score: Any) -> Score:
     if isinstance(score, Missing):
-        return score
+        reason = score.reason if isinstance(score.reason, str) else legible_value(score.reason)
+        return Missing(legible(reason), bool(score.retryable))
     try:
         value = float(score)
-    except (TypeError, ValueError):
-        return Missing(f"the scorer returned {score!r}")
+    except Exception:  # __float__ is anybody's code; and 10**400 is no float
+        return Missing(f"the scorer returned {legible_value(score)}")
     if math.isfinite(value) and abs(value) > LARGEST:
         return Missing(f"the scorer returned {value}, more than float32 holds")
     return value if math.isfinite(value) else Missing(f"the scorer returned {value}")

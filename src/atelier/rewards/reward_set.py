@@ -16,13 +16,14 @@ from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from typing import Any
 
-from atelier.errors import AtelierError, ConfigError
+from atelier.errors import ConfigError
+from atelier.legible import legible_error
 from atelier.rewards.asking_again import completed, missing_for_now
 from atelier.rewards.base import Closeable, Missing, Resting, ScoreBatch, Scorer, Scores
-from atelier.rewards.checks import checked, require_golden
+from atelier.rewards.checks import checked, may_be_had_later, require_golden
 from atelier.rewards.mixes import mix_of, require_mixes, weight_for
 from atelier.rewards.score_table import NOT_ASKED, ScoreTable, spread, tabulate
-from atelier.rewards.threads import ScoringThreads
+from atelier.rewards.threads import Outcome, ScoringThreads
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +66,7 @@ class Submission:
     batch: ScoreBatch
     asked: dict[str, Asked]
     submitted: float = field(default_factory=time.monotonic)
-    futures: dict[str, Future[Scores]] = field(default_factory=dict)
+    futures: dict[str, Future[Outcome]] = field(default_factory=dict)
     scores: dict[str, Scores] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
 
@@ -218,15 +219,15 @@ class RewardSet:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _start(self, name: str, item: Submission) -> Future[Scores]:
-        scorer = self.rewards[name].scorer
+    def _start(self, name: str, item: Submission) -> Future[Outcome]:
+        scorer, batch = self.rewards[name].scorer, item.asked[name].batch
 
         def score() -> Scores:
-            scores = scorer.score(item.asked[name].batch)
+            scores = checked(scorer.score(batch), len(batch))
             item.seconds[name] = time.monotonic() - item.submitted
             return scores
 
-        future: Future[Scores] = self._threads[name].submit(score)
+        future = self._threads[name].submit(score)
         item.futures[name] = future
         return future
 
@@ -252,8 +253,8 @@ class RewardSet:
         mine = batch if len(places) == len(batch) else batch.at(places)
         return Asked(mine, places, [weight or 0.0 for weight in weights])
 
-    def _wait(self, name: str, future: Future[Scores], count: int, end: float) -> Scores:
-        """The scores of one batch, checked; all missing, with the reason, if there are none."""
+    def _wait(self, name: str, future: Future[Outcome], count: int, end: float) -> Scores:
+        """The scores of one batch; all missing, with the reason, if there are none."""
         left = max(0.0, end - time.monotonic())
         wait([future], timeout=min(left, threading.TIMEOUT_MAX))
         if not future.done():
@@ -263,23 +264,19 @@ class RewardSet:
             return _missing(name, count, "the rewards were closed")
         error = _error(future)
         if error is not None:
-            reason = f"the scorer failed: {type(error).__name__}: {error}"
-            # What we raise ourselves is the configuration's fault, or for a person to decide.
-            for_now = not isinstance(error, AtelierError)
-            return _missing(name, count, reason, error, retryable=for_now)
-        try:
-            return checked(future.result(), count)
-        except ValueError as wrong_count:
-            return _missing(name, count, str(wrong_count))
+            reason = f"the scorer failed: {legible_error(error)}"
+            return _missing(name, count, reason, error, retryable=may_be_had_later(error))
+        scores: Scores = future.result().value
+        return scores
 
 
 def _all_of(batch: ScoreBatch) -> Asked:
     return Asked(batch, range(len(batch)), [1.0] * len(batch))
 
 
-def _error(future: Future[Scores]) -> BaseException | None:
+def _error(future: Future[Outcome]) -> BaseException | None:
     """What the scorer raised; None while it runs, and where it was not run."""
-    return future.exception() if future.done() and not future.cancelled() else None
+    return future.result().error if future.done() and not future.cancelled() else None
 
 
 def _missing(

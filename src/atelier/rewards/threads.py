@@ -11,7 +11,27 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Any
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a call returned, or what it raised.
+
+    A value of the future and not its exception: asyncio cannot carry a StopIteration, takes
+    CancelledError and TimeoutError for its own, and ends the process at SystemExit.
+    """
+
+    value: Any = None
+    error: BaseException | None = None
+
+    @classmethod
+    def of(cls, call: Callable[[], Any]) -> Outcome:
+        try:
+            return cls(call())
+        except BaseException as raised:  # it belongs to whoever waits, even SystemExit
+            return cls(error=raised)
 
 
 class ScoringThreads:
@@ -19,22 +39,22 @@ class ScoringThreads:
 
     def __init__(self, name: str, workers: int) -> None:
         self.name = name
-        self._calls: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = (
+        self._calls: queue.SimpleQueue[tuple[Future[Outcome], Callable[[], Any]] | None] = (
             queue.SimpleQueue()
         )
         self._lock = threading.Lock()
-        self._given_up: set[Future[Any]] = set()
+        self._given_up: set[Future[Outcome]] = set()
         self._threads: list[threading.Thread] = []
         for _ in range(workers):
             self._start_thread()
 
-    def submit(self, call: Callable[[], Any]) -> Future[Any]:
-        """Queue a call; its result or exception arrives in the future."""
-        future: Future[Any] = Future()
+    def submit(self, call: Callable[[], Any]) -> Future[Outcome]:
+        """Queue a call. The future raises nothing but CancelledError."""
+        future: Future[Outcome] = Future()
         self._calls.put((future, call))
         return future
 
-    def give_up(self, future: Future[Any]) -> None:
+    def give_up(self, future: Future[Outcome]) -> None:
         """Cancel a call that waits; a thread that hangs in it is left behind and replaced."""
         if future.cancel():
             return
@@ -68,16 +88,9 @@ class ScoringThreads:
             future, call = item
             if not future.set_running_or_notify_cancel():
                 continue
-            result, error = None, None
-            try:
-                result = call()
-            except BaseException as raised:  # it belongs to whoever waits, even SystemExit
-                error = raised
+            outcome = Outcome.of(call)
             with self._lock:
-                if error is None:
-                    future.set_result(result)
-                else:
-                    future.set_exception(error)
+                future.set_result(outcome)
                 if future in self._given_up:
                     self._given_up.remove(future)
                     return

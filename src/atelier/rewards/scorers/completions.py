@@ -6,16 +6,21 @@ It is `metadata["completion"]`; an image without one has no score.
 from __future__ import annotations
 
 import math
-import re
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import regex
 from PIL import Image
 
 from atelier.config.rewards import FormatConfig, LengthConfig
 from atelier.rewards.base import Direction, Missing, Score, ScoreBatch, Scores
+
+_MATCH_SECONDS = 1.0  # of one completion
+_BUDGETS = (_MATCH_SECONDS, 4 * _MATCH_SECONDS, 16 * _MATCH_SECONDS)
+_LONGEST_GOLDEN = 1000
 
 
 class CompletionScorer(ABC):
@@ -33,7 +38,7 @@ class CompletionScorer(ABC):
         return ()
 
     @abstractmethod
-    def of(self, completion: str) -> float:
+    def of(self, completion: str) -> Score:
         """The score of a completion."""
 
     @abstractmethod
@@ -47,16 +52,43 @@ class CompletionScorer(ABC):
 
 
 class FormatScorer(CompletionScorer):
-    """1 where the whole completion matches the pattern, else 0."""
+    """1 where the whole completion matches the pattern, else 0.
+
+    By `regex` and not `re`: a pattern that is slow for a completion would hold all threads of the
+    process for as long as it takes, and nothing could stop it.
+    """
 
     name = "format"
+    version = "2"
 
     def __init__(self, config: FormatConfig) -> None:
         self._default = config.pattern == FormatConfig.model_fields["pattern"].default
-        self._pattern = re.compile(config.pattern)
+        self._pattern = regex.compile(config.pattern)
 
-    def of(self, completion: str) -> float:
-        return float(self._pattern.fullmatch(completion) is not None)
+    def of(self, completion: str) -> Score:
+        try:
+            return float(self._matches(completion))
+        except TimeoutError:
+            return Missing(f"the pattern took longer than {_MATCH_SECONDS:g} s")
+        except MemoryError:
+            return Missing("the pattern took more memory than there is")
+
+    def _matches(self, completion: str) -> bool:
+        """Whether it does; raises TimeoutError.
+
+        `timeout` is processor time of the whole process, of which busy threads beside this one take
+        their part: until the second has nearly passed, the match is given more.
+        """
+        started = time.monotonic()
+        for budget in _BUDGETS:
+            try:
+                found = self._pattern.fullmatch(completion, concurrent=True, timeout=budget)
+            except TimeoutError:
+                if time.monotonic() - started >= 0.9 * _MATCH_SECONDS:
+                    break
+            else:
+                return found is not None
+        raise TimeoutError
 
     def golden(self) -> tuple[ScoreBatch, Sequence[float], float]:
         """Right and wrong by the default pattern; of a pattern of yours nothing is known."""
@@ -84,10 +116,13 @@ class LengthScorer(CompletionScorer):
         return max(0.0, 1.0 - beyond / self.config.fall_off)
 
     def golden(self) -> tuple[ScoreBatch, Sequence[float], float]:
-        """As long as is right at most, and too long by far."""
+        """As long as is right at most, and too long by far; or shorter, where that is endless."""
         unit = "a " if self.config.unit == "words" else "a"
-        lengths = [self.config.longest, self.config.longest + math.ceil(self.config.fall_off)]
-        return _batch([unit * length for length in lengths]), [1.0, 0.0], 1e-6
+        right = self.config.longest
+        wrong = right + math.ceil(self.config.fall_off)
+        lengths = [min(length, _LONGEST_GOLDEN) for length in (right, wrong)]
+        expected = [self.of_length(length) for length in lengths]
+        return _batch([unit * length for length in lengths]), expected, 1e-6
 
 
 def _batch(completions: Sequence[str]) -> ScoreBatch:

@@ -8,13 +8,14 @@ A class is made as C(**parameters) and is a `Scorer` (base.py).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 from atelier.config.rewards import CustomRewardConfig
 from atelier.errors import ConfigError
 from atelier.rewards.base import Direction, Missing, Score, ScoreBatch, Scorer, Scores
+from atelier.rewards.checks import listed
 from atelier.rewards.scorers.functions import file_version, imported, require_call
 
 Golden = tuple[ScoreBatch, Sequence[float], float]
@@ -71,7 +72,7 @@ class FunctionScorer:
         if not len(batch):
             return Scores(self.name, [])
         found = self._function(batch.images, batch.prompts, batch.metadata, **self._parameters)
-        taken = [_taken(one) for one in found]
+        taken = [_taken(one) for one in listed(found, len(batch))]
         return Scores(self.name, [score for score, _ in taken], [seen for _, seen in taken])
 
     def weights(self) -> Sequence[Path]:
@@ -116,13 +117,15 @@ def _require_sound(key: str, scorer: Any) -> None:
             f"{key}.function: its direction is {scorer.direction!r}, not one of "
             f"{', '.join(get_args(Direction))}"
         )
+    if not isinstance(scorer.version, str):
+        raise ConfigError(f"{key}.function: its version is {scorer.version!r}, not a text")
     low, high = scorer.value_range
     if not low < high:
         raise ConfigError(f"{key}.function: its value_range is ({low}, {high}), not low to high")
 
 
-def _taken(given: Any) -> tuple[Score, Mapping[str, Any]]:
-    """What a function gave for one image, as score and details."""
+def _taken(given: Any) -> tuple[Score, Any]:
+    """What a function gave for one image, as score and details, which may be anything."""
     value, seen = given if isinstance(given, tuple) and len(given) == 2 else (given, {})
     if value is None:
         return Missing("the function gave no score"), seen

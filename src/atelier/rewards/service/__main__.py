@@ -86,6 +86,8 @@ def _serve(arguments: argparse.Namespace) -> None:
         timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
     )
     with bound_socket(arguments.host, arguments.port) as listening:
+        # Else a process that a scorer forks would keep the port after the service's end.
+        os.register_at_fork(after_in_child=listening.close)
         port = listening.getsockname()[1]
         logging.info("serving %s on %s port %d", ", ".join(rewards), arguments.host, port)
         if arguments.port_file is not None:

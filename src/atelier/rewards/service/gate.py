@@ -26,11 +26,14 @@ RETRY_AFTER_SECONDS = 1
 
 @dataclass(frozen=True)
 class Bounds:
-    """Bytes of a body, seconds it may take to arrive, requests waiting or being scored."""
+    """Bytes of a body, seconds it may take to arrive, requests waiting or being scored; bytes of a
+    body that is not scored, and how many of them are read at a time."""
 
     body: int = 128 << 20
     body_seconds: float = 60.0
     queue: int = 32
+    other_body: int = 4 << 10
+    other_bodies: int = 128
 
 
 @dataclass
@@ -90,6 +93,7 @@ class Gate:
         self._door = door
         self._metrics = metrics
         self._token = token.encode() if token else None
+        self._reading = 0  # bodies that are not scored
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -103,8 +107,8 @@ class Gate:
             if scores:
                 await self._score(scope, receive, send)
             else:
-                body = await self._body(scope, receive)
-                await self._app(scope, _replay(body, receive), send)
+                await self._other_body(scope, receive)
+                await self._app(scope, _replay(b"", receive), send)
         except Refused as refused:
             self._metrics.refused(refused.error)
             await refused.response()(scope, receive, send)
@@ -124,7 +128,7 @@ class Gate:
         self._require_open()
         self._door.enter()  # before the body is read: it is the bodies that take memory
         try:
-            body = await self._body(scope, receive)
+            body = await self._body(scope, receive, self._bounds.body)
             await self._app(scope, _replay(body, receive), send)
         finally:
             self._door.leave()
@@ -145,19 +149,31 @@ class Gate:
             self._metrics.shed.inc()
             raise Refused(503, "queue_full", f"{self._bounds.queue} requests are waiting", True)
 
-    async def _body(self, scope: Scope, receive: Receive) -> bytes:
+    async def _other_body(self, scope: Scope, receive: Receive) -> None:
+        """Let a body pass that nobody looks at. On the open paths it is not even read: anybody may
+        send one, and must keep neither memory nor the health checks busy."""
+        most = self._bounds.other_body
+        if scope["path"] in OPEN_PATHS:
+            _require_short(_declared(scope), most)
+            return
+        if self._reading >= self._bounds.other_bodies:
+            raise Refused(503, "busy", f"{self._reading} requests are being read", True)
+        self._reading += 1
+        try:
+            await self._body(scope, receive, most)
+        finally:
+            self._reading -= 1
+
+    async def _body(self, scope: Scope, receive: Receive, most: int) -> bytes:
         """All of the body, or a refusal as soon as it is known to be too long or too slow."""
-        declared = _header(scope, b"content-length") or b"0"
-        # Digits only, and few: int() would take " 1_0" too, and refuses thousands of them.
-        known = declared.isdigit() and len(declared) < 20
-        self._require_short(int(declared) if known else math.inf)
+        _require_short(_declared(scope), most)
         chunks: list[bytes] = []
         size = 0
         try:
             async with asyncio.timeout(self._bounds.body_seconds):
                 while (message := await receive())["type"] == "http.request":
                     size += len(message.get("body", b""))
-                    self._require_short(size)
+                    _require_short(size, most)
                     chunks.append(message.get("body", b""))
                     if not message.get("more_body"):
                         return b"".join(chunks)
@@ -166,10 +182,17 @@ class Gate:
             raise Refused(408, "slow_body", text, True) from error
         raise Refused(400, "disconnected", "the client went away")
 
-    def _require_short(self, size: float) -> None:
-        if size > self._bounds.body:
-            text = f"the body is longer than {self._bounds.body} bytes"
-            raise Refused(413, "too_large", text)
+
+def _require_short(size: float, most: int) -> None:
+    if size > most:
+        raise Refused(413, "too_large", f"the body is longer than {most} bytes")
+
+
+def _declared(scope: Scope) -> float:
+    """Bytes of a body by its header; infinitely many if that says nothing of the kind."""
+    declared = _header(scope, b"content-length") or b"0"
+    # Digits only, and few: int() would take " 1_0" too, and refuses thousands of them.
+    return int(declared) if declared.isdigit() and len(declared) < 20 else math.inf
 
 
 def _header(scope: Scope, name: bytes) -> bytes:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
-import numbers
-from concurrent.futures import Future
+from collections.abc import Mapping
 from functools import cached_property
 from hashlib import sha256
 from typing import Any
 
 from atelier.errors import AtelierError, ConfigError
-from atelier.rewards.base import Closeable, Missing, Scorer, Scores
-from atelier.rewards.checks import checked, require_golden
+from atelier.legible import legible, legible_error
+from atelier.rewards.base import Closeable, Missing, Scorer
+from atelier.rewards.checks import checked, may_be_had_later, require_golden
 from atelier.rewards.registry import make_scorers
 from atelier.rewards.service.bodies import Received
+from atelier.rewards.service.details import plain_detail
 from atelier.rewards.service.pictures import PictureError, PixelBounds
 from atelier.rewards.service.protocol import (
     Error,
@@ -65,15 +65,14 @@ class ServedReward:
     async def prove(self) -> None:
         """Score the golden sample until it is right, or can never be."""
         while self.state.state != "ready":
-            try:
-                await asyncio.wrap_future(self._threads.submit(self._golden))
+            outcome = await asyncio.wrap_future(self._threads.submit(self._golden))
+            if outcome.error is None:
                 self.state = RewardState(state="ready")
-            except ConfigError as error:
-                self._failed(error)
                 return
-            except Exception as error:  # whatever the scorer raises: it may answer later
-                self._failed(error)
-                await asyncio.sleep(GOLDEN_RETRY_SECONDS)
+            self._failed(outcome.error)
+            if isinstance(outcome.error, ConfigError):
+                return
+            await asyncio.sleep(GOLDEN_RETRY_SECONDS)  # whatever it raised: it may answer later
 
     async def score(self, received: Received, bounds: PixelBounds, timeout: float) -> RewardAnswer:
         """Score a batch in a thread; the wait for the thread counts.
@@ -81,31 +80,33 @@ class ServedReward:
         Raises:
             PictureError: a picture is malformed or too large.
         """
-        future: Future[Scores] = self._threads.submit(
-            # Decoded by the thread that scores: pictures wait as PNG, and few are open at a time.
-            lambda: checked(self.scorer.score(received.decoded(bounds)), received.count)
-        )
+        future = self._threads.submit(lambda: self._results(received, bounds))
         try:
-            scores = await asyncio.wait_for(asyncio.wrap_future(future), timeout)
-        except TimeoutError:
+            outcome = await asyncio.wait_for(asyncio.wrap_future(future), timeout)
+        except TimeoutError:  # our own: the scorer's comes as an outcome
             self._threads.give_up(future)
-            return self._no_answer(received.count, "timeout", f"no score within {timeout:.3g} s")
-        except PictureError:
-            raise
-        except Exception as error:  # a scorer may raise anything; the client must be told
-            logger.exception("reward %s: the scorer failed", self.scorer.name)
-            text = f"{type(error).__name__}: {error}"
-            return self._no_answer(received.count, "scorer_failed", text)
-        details = scores.details or [{}] * received.count
-        results = [
-            _result(value, detail) for value, detail in zip(scores.values, details, strict=True)
-        ]
-        return RewardAnswer(identity=self.identity, results=results)
+            text = f"no score within {timeout:.3g} s"
+            return self._no_answer(
+                received.count, Error(type="timeout", message=text, retryable=True)
+            )
+        if isinstance(outcome.error, PictureError):
+            raise outcome.error
+        if outcome.error is not None:
+            logger.error("reward %s: the scorer failed", self.scorer.name, exc_info=outcome.error)
+            return self._no_answer(received.count, _scorer_failed(outcome.error))
+        return RewardAnswer(identity=self.identity, results=outcome.value)
 
     def close(self) -> None:
         if isinstance(self.scorer, Closeable):
             self.scorer.close()
         self._threads.close(patience_seconds=1.0)
+
+    def _results(self, received: Received, bounds: PixelBounds) -> list[Result]:
+        """Runs in the thread that scores, all of it: pictures wait as PNG and few are open at a
+        time, and what a scorer returns may be as wrong as what it does."""
+        scores = checked(self.scorer.score(received.decoded(bounds)), received.count)
+        details = scores.details or [{}] * received.count
+        return [_result(one, seen) for one, seen in zip(scores.values, details, strict=True)]
 
     def _golden(self) -> None:
         batch, expected, tolerance = self.scorer.golden()
@@ -113,17 +114,15 @@ class ServedReward:
         require_golden(self.scorer.name, scores.values, expected, tolerance)
         _ = self.identity  # read here, in a thread, and not by the first request
 
-    def _failed(self, error: Exception) -> None:
-        reason = (
-            str(error) if isinstance(error, AtelierError) else f"{type(error).__name__}: {error}"
-        )
+    def _failed(self, error: BaseException) -> None:
+        known = isinstance(error, AtelierError)
+        reason = legible(str(error)) if known else legible_error(error)
         self.state = RewardState(
             state="failed" if isinstance(error, ConfigError) else "loading", reason=reason
         )
         logger.error("reward %s: the golden sample: %s", self.scorer.name, reason)
 
-    def _no_answer(self, count: int, kind: str, message: str) -> RewardAnswer:
-        error = Error(type=kind, message=message, retryable=True)
+    def _no_answer(self, count: int, error: Error) -> RewardAnswer:
         return RewardAnswer(identity=self.identity, results=[Result(error=error)] * count)
 
 
@@ -143,24 +142,14 @@ def build(settings: ServiceSettings) -> dict[str, ServedReward]:
     }
 
 
-def _result(value: float | Missing, detail: Any) -> Result:
-    seen = plain(dict(detail))
+def _scorer_failed(error: BaseException) -> Error:
+    text, later = legible_error(error), may_be_had_later(error)
+    return Error(type="scorer_failed", message=text, retryable=later)
+
+
+def _result(value: float | Missing, detail: Mapping[str, Any]) -> Result:
+    seen = plain_detail(detail)
     if isinstance(value, Missing):
         error = Error(type="no_score", message=value.reason, retryable=value.retryable)
         return Result(detail=seen, error=error)
     return Result(score=value, detail=seen)
-
-
-def plain(value: Any) -> Any:
-    """A scorer's detail as JSON: numbers of other libraries, and what JSON lacks, as text."""
-    if isinstance(value, dict):
-        return {str(key): plain(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(one) for one in value]
-    if value is None or isinstance(value, str | bool):
-        return value
-    if isinstance(value, numbers.Integral):
-        return int(value)
-    if isinstance(value, numbers.Real) and math.isfinite(value):
-        return float(value)
-    return str(value)
