@@ -22,7 +22,15 @@ from atelier.errors import ConfigError
 from atelier.judge.forms import YesNoForm
 from atelier.judge.pictures import prepared
 from atelier.judge.questions import Answer, Question
-from atelier.judge_models.opening import NO, YES, context_of, first_tokens, markers_of, opened
+from atelier.judge_models.opening import (
+    NO,
+    YES,
+    context_of,
+    first_tokens,
+    markers_of,
+    opened,
+    told,
+)
 
 BATCH = 32
 # What processors and models raise about a question that they cannot take. Anything else is a fault
@@ -106,7 +114,7 @@ class LocalJudge:
             return Readied([prepared(one, None) for one in question.images], question.prompt)
         # Decoders raise what they trip over: OSError, ValueError, SyntaxError, struct.error, ...
         except Exception as error:
-            return Answer(missing=f"an image cannot be read: {type(error).__name__}: {error}")
+            return Answer(missing=f"an image cannot be read: {told(error)}")
 
     def _unreadable(self, text: str) -> str | None:
         """Why a text does not reach the model as the words that it is; None where it does.
@@ -129,7 +137,7 @@ class LocalJudge:
         except torch.AcceleratorError:
             raise  # the device is lost to this process
         except _REFUSALS as error:
-            reason = f"the judge cannot be asked this: {type(error).__name__}: {error}"
+            reason = f"the judge cannot be asked this: {told(error)}"
             # A GPU that others fill may have room later.
             for_now = isinstance(error, torch.OutOfMemoryError)
         # Outside the handler: the error holds on to the tensors of the batch.
@@ -188,8 +196,9 @@ class LocalJudge:
             self._chances(inputs)
         # Files that do not fit one another fail anywhere in the code of the model they name.
         except Exception as error:
-            reason = f"{type(error).__name__}: {error}"
-            raise ConfigError(f"judge {path}: cannot be asked about an image: {reason}") from error
+            raise ConfigError(
+                f"judge {path}: cannot be asked about an image: {told(error)}"
+            ) from error
         if not shown:
             raise ConfigError(f"judge {path}: it takes no images, only text")
 

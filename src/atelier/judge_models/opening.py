@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForImageTextToText, AutoProcessor, PreTrainedTokenizerBase
+from transformers import (
+    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
+    AutoConfig,
+    AutoModelForImageTextToText,
+    AutoProcessor,
+    PreTrainedTokenizerBase,
+)
 
 from atelier.errors import ConfigError
 
 YES = ("yes", "Yes", "YES")
 NO = ("no", "No", "NO")
 _MEDIA = ("image", "video", "audio")
+_LONGEST = 400  # characters of a reason
 
 
 def opened(path: str | Path, device: str, dtype: str) -> tuple[Any, Any]:
@@ -24,39 +32,55 @@ def opened(path: str | Path, device: str, dtype: str) -> tuple[Any, Any]:
     """
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        processor, model, lacking = _loaded(path, dtype)
+    with _files_of(path):
+        config = AutoConfig.from_pretrained(path)
+    if type(config) not in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING:
+        raise ConfigError(f"judge {path}: {config.model_type} is no vision-language model")
+    with _files_of(path):
+        processor: Any = AutoProcessor.from_pretrained(path)
+    if problem := _unfit(processor):
+        raise ConfigError(f"judge {path}: {problem}")
+    with _files_of(path):
+        model, lacking = _model(path, dtype)
         if device == "cpu" and dtype == "auto":
             model = model.float()  # half precision is slow there, and rounds more
         model = model.to(device).eval()
-    # Somebody's files are parsed by transformers, tokenizers, safetensors and pickle, and a damaged
-    # one raises whatever their code trips over: KeyError, SafetensorError, TypeError, Exception.
-    except Exception as error:
-        reason = f"{type(error).__name__}: {error}"
-        raise ConfigError(f"judge {path}: cannot be loaded: {reason}") from error
-    if lacking:
+    if lacking:  # they would be random numbers
         raise ConfigError(
             f"judge {path}: {len(lacking)} of its weights are in none of its files, "
             f"such as {lacking[0]}"
         )
-    if problem := _unfit(processor):
-        raise ConfigError(f"judge {path}: {problem}")
     return processor, model
 
 
-def _loaded(path: str | Path, dtype: str) -> tuple[Any, Any, list[str]]:
-    """Processor, model, and the names of the weights that no file has."""
-    processor = AutoProcessor.from_pretrained(path)
+@contextmanager
+def _files_of(path: str | Path) -> Iterator[None]:
+    """Somebody's files are parsed by transformers, tokenizers, safetensors and pickle: what is
+    damaged raises what their code trips over: KeyError, SafetensorError, TypeError, Exception."""
+    try:
+        yield
+    except Exception as error:
+        raise ConfigError(f"judge {path}: cannot be loaded: {told(error)}") from error
+
+
+def told(error: Exception) -> str:
+    """An error in a line or two: transformers lists every model there is."""
+    text = f"{type(error).__name__}: {error}"
+    return text if len(text) <= _LONGEST else text[:_LONGEST] + " ..."
+
+
+def _model(path: str | Path, dtype: str) -> tuple[Any, list[str]]:
+    """The model, and the names of its weights that no file has."""
     model, info = AutoModelForImageTextToText.from_pretrained(
         path, dtype=dtype, output_loading_info=True
     )
-    return processor, model, sorted(info["missing_keys"])
+    return model, sorted(info["missing_keys"])
 
 
 def _unfit(processor: Any) -> str | None:
     """Why a processor cannot ask about images in a chat; None where it can."""
     if getattr(processor, "image_processor", None) is None:
-        return "it is no vision-language model: its processor takes no images"
+        return "its processor takes no images"
     if getattr(processor, "tokenizer", None) is None:
         return "its processor has no tokenizer"
     if not getattr(processor, "chat_template", None):
