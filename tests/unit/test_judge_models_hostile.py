@@ -168,7 +168,7 @@ DAMAGE = {
     "other shape": (other_shape, "cannot be loaded"),
     "strange tokenizer": (lambda d: (d / "tokenizer.json").write_text('{"a":1}'), "KeyError"),
     "cut tokenizer": (lambda d: cut(d / "tokenizer.json", 500), "cannot be loaded"),
-    "config is a list": (lambda d: (d / "config.json").write_text("[]"), "TypeError"),
+    "config is a list": (lambda d: (d / "config.json").write_text("[]"), "cannot be loaded"),
     "config is none": (lambda d: (d / "config.json").write_text("{"), "cannot be loaded"),
     "processor is a list": (
         lambda d: (d / "processor_config.json").write_text("[]"),
