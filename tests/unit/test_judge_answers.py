@@ -1,6 +1,8 @@
 """Reading judges: shapes of answers met in the wild, each the right value or a failure."""
 
 import json
+import re
+import time
 from typing import Annotated, Literal
 
 import pytest
@@ -8,7 +10,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field
 
-from atelier.judge.answers import read_dimensions, read_json, read_number, read_text, read_verdict
+from atelier.judge.answers import (
+    _tagged,
+    read_dimensions,
+    read_json,
+    read_number,
+    read_text,
+    read_verdict,
+)
 from atelier.judge.replies import Failure, Parsed, Reply
 
 
@@ -398,3 +407,27 @@ def test_text_that_is_refused_cut_off_or_empty_is_a_failure(reply):
     failure = read_text(reply)
     assert isinstance(failure, Failure)
     assert failure.reason
+
+
+@pytest.mark.parametrize(
+    ("read", "text"),
+    [
+        (read_verdict, "<answer>" * 125_000),
+        (lambda reply: read_json(reply, Score), "{}" * 500_000),
+        (lambda reply: read_number(reply, "Final Score", 1, 5), "Final Score: 4 " * 66_000),
+    ],
+    ids=["verdict", "json", "number"],
+)
+def test_a_megabyte_of_the_same_is_a_failure_at_once(read, text):
+    """It is read by the thread that every other question waits for."""
+    begun = time.monotonic()
+    found = read(Reply(text))
+    assert isinstance(found, Failure)
+    assert time.monotonic() - begun < 1
+
+
+@given(st.lists(st.sampled_from(["<answer>", "</ANSWER>", "Image 1 is better", "\n"])))
+def test_answers_are_what_a_lazy_pattern_finds(parts):
+    text = "".join(parts)
+    lazy = re.findall("<answer>(.*?)</answer>", text, re.IGNORECASE | re.DOTALL)
+    assert _tagged(text) == lazy

@@ -12,7 +12,8 @@ from atelier.data.questions import DESCRIBE, NO, YES, all_questions
 from atelier.data.render import render_batch
 from atelier.data.scenes import sample_scene
 from atelier.errors import ConfigError
-from atelier.judge_models.local import LocalJudge, first_tokens
+from atelier.judge_models.local import LocalJudge
+from atelier.judge_models.opening import first_tokens
 from atelier.judge_models.tiny.examples import make_examples
 from atelier.judge_models.tiny.model import (
     IMAGE,

@@ -21,6 +21,9 @@ Verdict = Literal[1, 2]
 
 _COMPLETE = frozenset({None, "", "stop", "eos_token", "stop_sequence"})
 _MOST_DIGITS = 30
+# A judge caught in a loop says the same until its tokens end; reading all of it would hold up the
+# other questions for seconds to hours.
+_MOST_TIMES = 100
 _LARGEST = 1e300  # so that a mean of some is finite, too
 
 
@@ -91,12 +94,15 @@ def _only_object(text: str) -> dict[str, Any]:
     found: list[dict[str, Any]] = []
     position = 0
     while (start := text.find("{", position)) >= 0:
-        _require_no_brace(text[position:start])
+        between = text[position:start]
+        _require_no_brace(between)
         # A failure ends the search: an object inside a broken one is not the answer.
         value, end = _DECODER.raw_decode(text, start)
-        if text[:start].rstrip().endswith("["):
+        if between.rstrip().endswith("["):
             raise _NotJson("an array where an object is wanted")
         found.append(value)
+        if len(found) > _MOST_TIMES:
+            raise _NotJson(f"more than {_MOST_TIMES} JSON objects")
         position = end
     _require_no_brace(text[position:])
     if not found:
@@ -231,11 +237,13 @@ def _labelled(text: str, label: str, low: float, high: float) -> float | str:
     for match in pattern.finditer(text):
         stated = (match["low"], match["high"])
         if stated != (None, None) and not _is_scale(stated, low, high):
-            return f"{label}: on a scale of {stated[0]} to {stated[1]}, not {low:g} to {high:g}"
+            return f"{label}: on a scale of {excerpt(' to '.join(stated))}, not {low:g} to {high:g}"
         value = _number_after(match, label, low, high)
         if isinstance(value, str):
             return value
         values.append(value)
+        if len(values) > _MOST_TIMES:
+            return f"{label}: said more than {_MOST_TIMES} times"
     if not values:
         return f'no "{label}:" with a number'
     if len({*values}) > 1:
@@ -270,7 +278,7 @@ def _is_scale(stated: tuple[str, str], low: float, high: float) -> bool:
 
 # Which of two images -----------------------------------------------------------------------------
 
-_ANSWER = re.compile(r"<answer>(.*?)</answer>", re.IGNORECASE | re.DOTALL)
+_TAG = re.compile(r"<(/?)answer>", re.IGNORECASE)
 _BETTER = re.compile(r"\bimage\s+([12])\s+is\s+better\b", re.IGNORECASE)
 _DENIAL = re.compile(r"\b(?:not|no|nor|neither|cannot|false|wrong)\b|n['\u2019]t\b", re.IGNORECASE)
 
@@ -279,7 +287,7 @@ def read_verdict(reply: Reply) -> Parsed[Verdict] | Failure:
     """1 or 2: which image "is better", in the words between answer tags."""
     if failure := unfinished(reply):
         return failure
-    contents = _ANSWER.findall(_spoken(reply.text))
+    contents = _tagged(_spoken(reply.text))
     if not contents:
         return Failure("no <answer>...</answer>", reply, repairable=True)
     named: set[str] = set()
@@ -294,3 +302,19 @@ def read_verdict(reply: Reply) -> Parsed[Verdict] | Failure:
     if len(named) > 1:
         return Failure("both images are said to be better", reply, repairable=True)
     return Parsed(1 if named == {"1"} else 2, reply)
+
+
+def _tagged(text: str) -> list[str]:
+    """What stands between answer tags, each from an opening one to the next that closes.
+
+    In one pass: a megabyte of opening tags would hold up every other question for minutes.
+    """
+    found: list[str] = []
+    start: int | None = None
+    for tag in _TAG.finditer(text):
+        if not tag[1]:
+            start = tag.end() if start is None else start
+        elif start is not None:
+            found.append(text[start : tag.start()])
+            start = None
+    return found
