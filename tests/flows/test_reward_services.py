@@ -233,7 +233,8 @@ def test_a_shared_service_ends_with_its_command(tmp_path, signum, code):
     assert process.stdout is not None
     try:
         url = f"http://127.0.0.1:{port}"
-        assert process.stdout.readline() == f"ocr, {REWARD} at {url}; Ctrl-C stops\n"
+        said = f"ocr, {REWARD} at {url}; log in {tmp_path}; Ctrl-C stops\n"
+        assert process.stdout.readline() == said
         services = json.loads((tmp_path / "reward_services.json").read_text())
         assert services == {"ocr": [{"url": url}], REWARD: [{"url": url}]}
         assert len(processes_of(tmp_path)) == 3  # the command, the guard and the service

@@ -14,6 +14,7 @@ from atelier.config.rewards import JpegConfig, OcrRewardConfig, RewardsConfig
 from atelier.errors import ConfigError, Stopped
 from atelier.rewards import Missing, Reward, RewardSet, ScoreBatch, Scores, build, pil_images
 from atelier.rewards.asking_again import pause_seconds
+from atelier.rewards.scorers.jpeg import JpegCompressibility
 
 
 class Scripted:
@@ -303,3 +304,22 @@ def test_pauses_grow_and_never_outlast_a_deadline():
     assert [pause_seconds(round, 600) for round in range(4)] == [2, 8, 32, 60]
     assert pause_seconds(900, 1e9) == 60
     assert pause_seconds(3, 1.5) == 1.5
+
+
+@pytest.mark.parametrize(
+    "golden", [lambda: None, lambda: 1 / 0, lambda: (batch_of_two(), [1.0], 0.1), lambda: (1, 2, 3)]
+)
+def test_a_golden_sample_that_cannot_be_used_names_the_reward(golden):
+    class Odd(JpegCompressibility):
+        def golden(self):
+            return golden()
+
+    with (
+        RewardSet([Reward(Odd(JpegConfig()))]) as rewards,
+        pytest.raises(ConfigError, match=r"rewards\.jpeg_compressibility: its golden sample"),
+    ):
+        rewards.preflight()
+
+
+def batch_of_two():
+    return JpegCompressibility(JpegConfig()).golden()[0]

@@ -174,7 +174,7 @@ class RewardSet:
         """
         started = time.monotonic()
         end = started + self.deadline_seconds
-        goldens = {name: reward.scorer.golden() for name, reward in self.rewards.items()}
+        goldens = {name: _golden(name, one.scorer) for name, one in self.rewards.items()}
         futures = {
             name: self._start(name, Submission(batch, {name: _all_of(batch)}))
             for name, (batch, _, _) in goldens.items()
@@ -268,6 +268,27 @@ class RewardSet:
             return _missing(name, count, reason, error, retryable=may_be_had_later(error))
         scores: Scores = future.result().value
         return scores
+
+
+def _golden(name: str, scorer: Scorer) -> tuple[ScoreBatch, Sequence[float], float]:
+    """A scorer's golden sample. It may be a user's code, so it may do anything.
+
+    Raises:
+        ConfigError: there is none, or not one score an image.
+    """
+    try:
+        batch, expected, tolerance = scorer.golden()
+        fits = len(batch) == len(expected)
+    except AtelierError:
+        raise
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}"
+        raise ConfigError(f"rewards.{name}: its golden sample cannot be made: {why}") from error
+    if not fits:
+        raise ConfigError(
+            f"rewards.{name}: its golden sample has {len(batch)} images and {len(expected)} scores"
+        )
+    return batch, expected, tolerance
 
 
 def _all_of(batch: ScoreBatch) -> Asked:
