@@ -16,7 +16,7 @@ from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from typing import Any
 
-from atelier.errors import ConfigError
+from atelier.errors import AtelierError, ConfigError
 from atelier.legible import legible_error
 from atelier.rewards.asking_again import completed, missing_for_now
 from atelier.rewards.base import Closeable, Missing, Resting, ScoreBatch, Scorer, Scores
