@@ -262,3 +262,23 @@ def test_it_asks_an_endpoint_and_keeps_the_order():
             scorer.close()
     assert scores == pytest.approx([0.2, 0.4, 0.6, 0.8])
     assert scorer.version == "unified_reward-1/m"
+
+
+# yes_no ------------------------------------------------------------------------------------------
+
+
+def test_yes_no_keeps_the_judges_words():
+    yes = [("yes", -0.1), ("no", -2.5)]
+
+    async def script(call):
+        return said("yes, it does", finish_reason="length", first_token=yes)
+
+    with judge_endpoint() as endpoint:
+        endpoint.acts(script)
+        own = {"placement": "remote", "urls": [endpoint.url], "model": "m"}
+        judge = SharedJudge(JudgeConfig(**own), "judges.j")
+        scores = made("yes_no", judge, questions={"a": "A?", "b": "B?"}).score(batch_of(1))
+        judge.close()
+    (seen,) = scores.details
+    assert seen["judge"] == ["yes, it does"] * 2
+    assert seen["a"] == seen["b"] == scores.values[0]

@@ -7,6 +7,7 @@ without an answer to one of them has no score.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from PIL import Image
 
@@ -14,7 +15,7 @@ from atelier.config.rewards import YesNoConfig
 from atelier.judge.forms import YesNoForm
 from atelier.judge.questions import Answer, Question
 from atelier.rewards.base import Missing, Score, ScoreBatch, Scores
-from atelier.rewards.scorers.judged import JudgedScorer, missing, red_circle
+from atelier.rewards.scorers.judged import JudgedScorer, missing, red_circle, words
 from atelier.rewards.scorers.judges import SharedJudge
 
 
@@ -46,13 +47,7 @@ class YesNoScorer(JudgedScorer):
             Missing(lacking[index]) if index in lacking else _mean(own)
             for index, own in enumerate(answers)
         ]
-        details = [
-            {
-                name: one.numbers.get("p_yes")
-                for name, one in zip(self.config.questions, own, strict=False)
-            }
-            for own in answers
-        ]
+        details = [self._seen(own) for own in answers]
         return Scores(self.name, scores, details)
 
     def golden(self) -> tuple[ScoreBatch, Sequence[float], float]:
@@ -67,6 +62,13 @@ class YesNoScorer(JudgedScorer):
             source_images=[circle] * 2 if self.config.show_source else None,
         )
         return batch, [1.0, 0.0], 0.45
+
+    def _seen(self, answers: Sequence[Answer]) -> dict[str, Any]:
+        """P(yes) by the question's name, and what was said: a server says words, too."""
+        pairs = zip(self.config.questions, answers, strict=False)
+        found: dict[str, Any] = {name: one.numbers.get("p_yes") for name, one in pairs}
+        said = [text for one in answers for text in words(one)]
+        return found | ({"judge": said} if said else {})
 
     def _images(self, batch: ScoreBatch, index: int) -> list[Image.Image] | None:
         image = batch.images[index]
