@@ -114,3 +114,15 @@ def test_several_rewards_are_shown_each_by_itself(run, rewards):
     assert ("Each reward, unweighted" in page) == (len(rewards) > 1)
     assert ("Share of the advantage that each reward explains" in page) == (len(rewards) > 1)
     assert ("<title>yes_no at" in page) == (len(rewards) > 1)
+
+
+def test_the_page_says_what_scored(run):
+    fake_run.finish(run)
+    rewards = {"ocr": {"weight": 0.5, "version": "rapidocr-x"}}
+    (run.train / "rewards.json").write_text(json.dumps(rewards))
+    judge = {"url": "u", "model": "assets/tiny-judge", "version": "vllm-9", "weights": "abc123"}
+    (run.train / "reward_services.json").write_text(json.dumps({"judges.scene": [judge]}))
+    page = render(run)
+    assert "reward ocr, weight 0.5" in page
+    assert "rapidocr-x" in page
+    assert "assets/tiny-judge by vllm-9, weights abc123" in page

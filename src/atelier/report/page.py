@@ -24,7 +24,8 @@ from atelier.report.run_data import (
 from atelier.report.samples import read_samples
 from atelier.report.templates import fill
 from atelier.report.warnings import warnings
-from atelier.tracking.run_directory import RunDirectory, read_run_file
+from atelier.rewards.service_file import read_services
+from atelier.tracking.run_directory import RunDirectory, read_json_object, read_run_file
 
 PROMPTS_SHOWN = 16
 WORSENED_SHOWN = 4
@@ -61,6 +62,7 @@ def render(run: RunDirectory) -> str:
         stages=stage_records(run),
         phases=_phases(steps),
         config=yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False),
+        scored_by=_scored_by(run),
         versions=_versions(),
         export=_export(run),
     )
@@ -140,6 +142,23 @@ def _phases(steps: Sequence[dict[str, Any]]) -> list[tuple[str, float, float]]:
     total = sum(sums.values()) or 1.0
     ordered = sorted(sums.items(), key=lambda item: -item[1])
     return [(name.removeprefix("time/"), seconds, seconds / total) for name, seconds in ordered]
+
+
+def _scored_by(run: RunDirectory) -> dict[str, str]:
+    """What made the scores: each reward's version, and the judges' servers with their weights."""
+    path = run.train / "rewards.json"
+    rewards = read_json_object(path) if path.exists() else {}
+    found = {
+        f"reward {name}, weight {one['weight']:g}": one["version"] for name, one in rewards.items()
+    }
+    for name, replicas in read_services(run.train).items():
+        if name.startswith("judges."):
+            one = replicas[0]
+            weights = f", weights {one['weights']}" if one.get("weights") else ""
+            found[f"judge {name.removeprefix('judges.')}"] = (
+                f"{one.get('model', '')} by {one.get('version', 'unknown')}{weights}"
+            )
+    return found
 
 
 def _versions() -> dict[str, str]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -23,7 +24,7 @@ from atelier.policies.sd3.policy import SD3Policy
 from atelier.rewards.registry import build
 from atelier.rewards.scorers.judges import Tracing
 from atelier.rewards.service_file import read_urls
-from atelier.tracking.run_directory import RunDirectory
+from atelier.tracking.run_directory import RunDirectory, write_json
 from atelier.training.batches import step_samples
 from atelier.training.distributed import World, join_world
 from atelier.training.engines import make_engine
@@ -101,7 +102,9 @@ def _train(config: RunConfig, run: RunDirectory, world: World) -> None:
         build(config.rewards, config.judges, read_urls(run.train), tracing) as rewards,
     ):
         rewards.require_mixes(one.metadata for one in train_prompts)
-        rewards.preflight()
+        proven = rewards.preflight()
+        if world.is_main:
+            write_json(run.train / "rewards.json", _scorers(proven, rewards.weights))
         sampling = partial(session.behaviour_weights, engine)
         collector = Collector(config, policy, rewards, world, train_prompts, sampling)
         learner = Learner(config, policy, algorithm, engine, session, journal, world)
@@ -119,6 +122,17 @@ def judge_tracing(config: RunConfig, run: RunDirectory, world: World) -> Iterato
         return
     with closing(JudgeTraces(run)) as traces:
         yield Tracing(traces.add, share)
+
+
+def _scorers(
+    proven: Mapping[str, Mapping[str, Any]], weights: Mapping[str, float]
+) -> dict[str, dict[str, Any]]:
+    """What scores this run, for whoever asks later why numbers differ."""
+    kept = ("version", "direction", "expected", "scores")
+    return {
+        name: {"weight": weights[name], **{key: one[key] for key in kept}}
+        for name, one in proven.items()
+    }
 
 
 @contextmanager
