@@ -219,7 +219,7 @@ def outcome(place: Site, fault: Fault, impatience: float = 1.5) -> Outcome:
         waiting = pool.submit(lambda: (patient.score(BATCHES[0]), time.monotonic()))
         rewards = RewardSet([Reward(hurried, workers=4)], 2 * impatience)
         submitted = [rewards.submit(batch) for batch in BATCHES]
-        during = [list(one.futures[NAME].result().values) for one in submitted]
+        during = [list(one.futures[NAME].result().value.values) for one in submitted]
         rewards.close()
         fault.mend(place)
         mended = time.monotonic()
