@@ -6,6 +6,7 @@ import json
 import math
 import numbers
 import reprlib
+import traceback
 from collections.abc import Mapping
 from typing import Any
 
@@ -44,6 +45,15 @@ def legible_error(error: BaseException) -> str:
     except Exception:  # __str__ is anybody's code
         text = "(its text cannot be had)"
     return legible(f"{type(error).__name__}: {text}")
+
+
+def legible_traceback(error: BaseException) -> str:
+    """Where an error comes from, for a log: its end, in lines of printable characters.
+
+    The text of an error may be megabytes, or no Unicode at all.
+    """
+    text = "".join(traceback.format_exception(error))[-_LONGEST_JSON:]
+    return "".join(char if char.isprintable() or char == "\n" else " " for char in text).rstrip()
 
 
 def legible_json(value: Any, secret: str | None = None) -> Any:

@@ -217,8 +217,8 @@ RAISED = [
 ]
 
 
-def test_whatever_is_raised_is_a_failure_with_its_text_and_the_service_goes_on():
-    """All in one request: one that failed takes no other with it."""
+def test_whatever_is_raised_is_a_failure_with_its_text_and_the_service_goes_on(caplog):
+    """All in one request: one that failed takes no other with it. The log can be written."""
     scorers = [of(raising(error)) for error in RAISED]
     results = in_service(*scorers, of(lambda: [0.5, 0.5]))
     assert [one["score"] for one in results.pop()] == [0.5, 0.5]
@@ -229,6 +229,9 @@ def test_whatever_is_raised_is_a_failure_with_its_text_and_the_service_goes_on()
         assert said["message"] == legible_error(error)
         assert len(said["message"]) < 1100
         assert said["message"] in in_process(scorer).reasons[0]
+    caplog.text.encode()
+    assert all(len(one.getMessage()) < 10_000 for one in caplog.records)
+    assert "my own database timed out" in caplog.text
 
 
 @pytest.mark.parametrize("error", RAISED[1:7], ids=lambda error: type(error).__name__)

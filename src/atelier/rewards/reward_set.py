@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from atelier.errors import AtelierError, ConfigError
-from atelier.legible import legible_error
+from atelier.legible import legible_error, legible_traceback
 from atelier.rewards.asking_again import completed, missing_for_now
 from atelier.rewards.base import Closeable, Missing, Resting, ScoreBatch, Scorer, Scores
 from atelier.rewards.checks import checked, may_be_had_later, require_golden
@@ -307,5 +307,6 @@ def _missing(
     error: BaseException | None = None,
     retryable: bool = False,
 ) -> Scores:
-    logger.error("reward %s: %d images without a score: %s", name, count, reason, exc_info=error)
+    where = f"\n{legible_traceback(error)}" if error is not None else ""
+    logger.error("reward %s: %d images without a score: %s%s", name, count, reason, where)
     return Scores(name, [Missing(reason, retryable)] * count)

@@ -10,7 +10,7 @@ from hashlib import sha256
 from typing import Any
 
 from atelier.errors import AtelierError, ConfigError
-from atelier.legible import legible, legible_error
+from atelier.legible import legible, legible_error, legible_traceback
 from atelier.rewards.base import Closeable, Missing, Scorer
 from atelier.rewards.checks import checked, may_be_had_later, require_golden
 from atelier.rewards.registry import make_scorers
@@ -92,7 +92,8 @@ class ServedReward:
         if isinstance(outcome.error, PictureError):
             raise outcome.error
         if outcome.error is not None:
-            logger.error("reward %s: the scorer failed", self.scorer.name, exc_info=outcome.error)
+            why = legible_traceback(outcome.error)
+            logger.error("reward %s: the scorer failed\n%s", self.scorer.name, why)
             return self._no_answer(received.count, _scorer_failed(outcome.error))
         return RewardAnswer(identity=self.identity, results=outcome.value)
 
