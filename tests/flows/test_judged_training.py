@@ -57,7 +57,9 @@ def test_what_a_judge_says_is_kept_and_changes_no_number(tmp_path: Path) -> None
     content = json.loads((shown.step_samples(3) / "samples.json").read_text())
     for one in content["samples"]:
         assert one["weights"] == {"yes_no": 0.0, REWARD: 1.0}
-        assert one["details"]["yes_no"] == {"shows": pytest.approx(one["scores"]["yes_no"])}
+        seen = one["details"]["yes_no"]
+        assert seen["shows"] == pytest.approx(one["scores"]["yes_no"])
+        assert len(seen["judge"]) == 1
     page = samples_page("judged", read_samples(shown.step_samples(3)))
     assert "yes_no 0." in page
     assert page.count("<img") == 16

@@ -121,8 +121,9 @@ class Endpoint:
         kind: type[Answer],
         end: float,
     ) -> Answer:
+        own = self.in_flight
         response, content = self._exchange(method, path, headers, body, end)
-        self._note(path, response.headers)
+        self._note(path, response.headers, max(own, self.in_flight))
         if response.status_code != 200:
             raise self._refusal(response, content)
         try:
@@ -169,13 +170,17 @@ class Endpoint:
                 chunks.append(chunk)
             return response, b"".join(chunks)
 
-    def _note(self, path: str, headers: httpx.Headers) -> None:
-        """What an answer says of its service: the queue there, the bodies that it takes."""
+    def _note(self, path: str, headers: httpx.Headers, own: int) -> None:
+        """What an answer says of its service: the queue there, the bodies that it takes.
+
+        Args:
+            own: how many of the queue may have been this client's when the service counted.
+        """
         if path == VERSION_PATH:  # another service may answer there now, which does not say so
             self.takes = frozenset(headers.get("Accept-Post", "").split(", "))
         queue = headers.get(QUEUE_HEADER, "")
         if queue.isdecimal() and len(queue) < 6:
-            self._others = max(0, int(queue) - self.in_flight)
+            self._others = max(0, int(queue) - own)
             self._others_until = time.monotonic() + _REPORT_SECONDS
 
     def _refusal(self, response: httpx.Response, content: bytes) -> NoAnswer:
