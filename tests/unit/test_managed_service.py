@@ -124,50 +124,42 @@ def test_another_program_on_its_port_is_neither_asked_nor_drained(supervised):
     assert not asked
 
 
-def test_its_last_words_are_one_line_without_its_token(tmp_path):
-    said = "Secret \x1b[2J" + "sesam " * 1000
-    program = [sys.executable, "-c", f"import sys; sys.stderr.write({said!r}); sys.exit(2)"]
-    spec = ServerSpec(
-        label="rewards.x-0",
-        kind=RewardServiceKind,
-        command=lambda _: program,
-        log=tmp_path / "log",
-        record=tmp_path / "record",
-        port_file=tmp_path / "port",
-        environment=dict(os.environ),
-        startup_seconds=20.0,
-        token="sesam",
+def problem_of(folder, program, token=None):
+    """Why a program is not started any more."""
+    server = ManagedServer(
+        ServerSpec(
+            label="rewards.x-0",
+            kind=RewardServiceKind,
+            command=lambda _: program,
+            log=folder / "log",
+            record=folder / "record",
+            port_file=folder / "port",
+            environment=dict(os.environ),
+            startup_seconds=20.0,
+            token=token,
+        )
     )
-    server = ManagedServer(spec)
     server.start()
     try:
         wait_until(lambda: server.problem is not None, 30)
     finally:
         server.stop()
-    text = str(server.problem)
+    return server.problem
+
+
+def test_its_last_words_are_one_line_without_its_token(tmp_path):
+    said = "Secret \x1b[2J" + "sesam " * 1000
+    program = [sys.executable, "-c", f"import sys; sys.stderr.write({said!r}); sys.exit(2)"]
+    problem = problem_of(tmp_path, program, token="sesam")
+    text = str(problem)
     assert "sesam" not in text
     assert text.isprintable()
     assert len(text) < 1100
 
 
 def test_a_program_that_is_not_there_is_a_bad_configuration(tmp_path):
-    spec = ServerSpec(
-        label="rewards.x-0",
-        kind=RewardServiceKind,
-        command=lambda _: [str(tmp_path / "nothing")],
-        log=tmp_path / "log",
-        record=tmp_path / "record",
-        port_file=tmp_path / "port",
-        environment=dict(os.environ),
-        startup_seconds=20.0,
-    )
-    server = ManagedServer(spec)
-    server.start()
-    try:
-        wait_until(lambda: server.problem is not None, 30)
-    finally:
-        server.stop()
-    assert isinstance(server.problem, ConfigError), server.problem
+    problem = problem_of(tmp_path, [str(tmp_path / "nothing")])
+    assert isinstance(problem, ConfigError), problem
 
 
 def test_repeated_failures_open_the_circuit(supervised):
