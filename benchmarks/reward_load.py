@@ -1,6 +1,6 @@
 """What a reward service does under load: OCR of scene words, 64 x 64, in a real process.
 
-    python benchmarks/reward_load.py throughput [--detect] [--rounds 30]
+    python benchmarks/reward_load.py throughput [--detect --batch 2] [--rounds 30]
     python benchmarks/reward_load.py latency [--seconds 30]
     python benchmarks/reward_load.py soak [--minutes 10]
 
@@ -106,9 +106,9 @@ class Way:
         return sum(sum(one.cpu_times()[:2]) for one in self.processes)
 
 
-def throughput(detect: bool, workers: int, rounds: int) -> None:
+def throughput(detect: bool, workers: int, rounds: int, size: int) -> None:
     section = {"detect": detect, "workers": workers}
-    batches = [words(2 if detect else 16, seed) for seed in range(4 if detect else 12)]
+    batches = [words(size, seed) for seed in range(4 if detect else 12)]
     with served(section) as (url, process):
         remote = section | {"placement": "remote", "urls": [url]}
         with (
@@ -228,12 +228,15 @@ def main() -> None:
     parser.add_argument("what", choices=["throughput", "latency", "soak"])
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument(
+        "--batch", type=int, default=16, help="images of a request; 2 is for --detect"
+    )
     parser.add_argument("--detect", action="store_true", help="find text boxes first")
     parser.add_argument("--seconds", type=float, default=30.0, help="of each number of clients")
     parser.add_argument("--minutes", type=float, default=10.0)
     options = parser.parse_args()
     if options.what == "throughput":
-        throughput(options.detect, options.workers, options.rounds)
+        throughput(options.detect, options.workers, options.rounds, options.batch)
     elif options.what == "latency":
         latency(options.workers, options.seconds)
     else:

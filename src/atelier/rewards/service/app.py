@@ -87,8 +87,12 @@ def _add_endpoints(
     door: Door,
     metrics: Metrics,
 ) -> None:
-    @app.post("/score", responses={200: {"headers": {QUEUE_HEADER: _QUEUE_LENGTH}}})
-    async def score(request: Request) -> ScoreAnswer:
+    @app.post(
+        "/score",
+        response_model=ScoreAnswer,
+        responses={200: {"headers": {QUEUE_HEADER: _QUEUE_LENGTH}}},
+    )
+    async def score(request: Request) -> Response:
         """Score a batch by one reward or several."""
         received = read_body(request.headers.get("Content-Type", ""), await request.body())
         asked = received.head.rewards
@@ -100,9 +104,11 @@ def _add_endpoints(
             text = f"{received.count} items, at most {limits.items} are taken"
             raise Refused(413, "too_many_items", text)
         answers = await asyncio.gather(*(_score(name, received) for name in names))
-        return ScoreAnswer(
+        answer = ScoreAnswer(
             request_id=received.head.request_id, rewards=dict(zip(names, answers, strict=True))
         )
+        # As it is: the framework would check and convert every result once more.
+        return Response(answer.model_dump_json(), media_type="application/json")
 
     async def _score(name: str, received: Received) -> RewardAnswer:
         timeout = min(limits.seconds, received.head.timeout or limits.seconds)
