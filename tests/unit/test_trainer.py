@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Collection
-from contextlib import closing
+from collections.abc import Collection, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -127,6 +127,21 @@ def test_every_step_says_how_long_rewards_took_and_what_they_explain(tmp_path: P
         assert row["reward/brightness/advantage_share"] == pytest.approx(1)
 
 
+@contextmanager
+def stopped_at(monkeypatch, stop: int) -> Iterator[None]:
+    """Inside, a trainer is interrupted before it records a step."""
+    record = Journal.step
+
+    def step_or_stop(self, step: int, *rest) -> None:
+        if step == stop:
+            raise KeyboardInterrupt
+        record(self, step, *rest)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Journal, "step", step_or_stop)
+        yield
+
+
 @pytest.mark.parametrize("ahead", [False, True])
 def test_a_run_keeps_the_best_and_worst_images_of_some_steps(
     tmp_path: Path, monkeypatch, ahead: bool
@@ -136,16 +151,8 @@ def test_a_run_keeps_the_best_and_worst_images_of_some_steps(
     settings = config(**own)
     history = run_trainer(tmp_path / "whole", settings, missing_every=4)
 
-    def stop(self, step: int, *rest) -> None:
-        if step == 11:
-            raise KeyboardInterrupt
-        record(self, step, *rest)
-
-    record = Journal.step
-    with monkeypatch.context() as patch:
-        patch.setattr(Journal, "step", stop)
-        with pytest.raises(KeyboardInterrupt):
-            run_trainer(tmp_path / "parts", settings, missing_every=4)
+    with stopped_at(monkeypatch, 11):
+        run_trainer(tmp_path / "parts", settings, missing_every=4)
     run_trainer(tmp_path / "parts", settings, missing_every=4)
     runs = [RunDirectory(tmp_path / name) for name in ("whole", "parts")]
     kept = [
@@ -301,16 +308,8 @@ def test_a_resume_keeps_the_event_of_the_checkpoint_it_goes_on_from(
     settings = config(steps=3, checkpoint_every=1, evaluate_every=2)
     run_trainer(tmp_path / "whole", settings)
 
-    def stop(self, step: int, *rest) -> None:
-        if step == 3:
-            raise KeyboardInterrupt
-        record(self, step, *rest)
-
-    record = Journal.step
-    with monkeypatch.context() as patch:
-        patch.setattr(Journal, "step", stop)
-        with pytest.raises(KeyboardInterrupt):
-            run_trainer(tmp_path / "parts", settings)
+    with stopped_at(monkeypatch, 3):
+        run_trainer(tmp_path / "parts", settings)
     run_trainer(tmp_path / "parts", settings)
     ours, theirs = (
         [one for _, one in read_json_lines(RunDirectory(tmp_path / name).events)]
