@@ -137,9 +137,10 @@ def stopped_at(monkeypatch, stop: int) -> Iterator[None]:
             raise KeyboardInterrupt
         record(self, step, *rest)
 
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patch:
         patch.setattr(Journal, "step", step_or_stop)
-        yield
+        with pytest.raises(KeyboardInterrupt):
+            yield
 
 
 @pytest.mark.parametrize("ahead", [False, True])
