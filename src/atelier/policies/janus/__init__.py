@@ -1,0 +1,1 @@
+"""Janus-Pro (transformers' JanusForConditionalGeneration) as a token policy."""
