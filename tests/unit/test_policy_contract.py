@@ -76,8 +76,8 @@ def as_sampled(rollout, replays) -> torch.Tensor:
 
 def replayed(policy: Policy, rollout, with_reference: bool = False):
     return [
-        policy.replay(policy.module, rollout, actions, with_reference)
-        for actions in policy.action_slices(rollout)
+        policy.replay(policy.module, rollout, part, with_reference)
+        for part in policy.parts(rollout)
     ]
 
 

@@ -42,7 +42,7 @@ def _grpo_rejections(config: RunConfig) -> Rejections:
     if rollout.dynamics == "ode":
         yield (
             "rollout.dynamics",
-            "ode has no probabilities for algorithm.name flow_grpo to compare; use cps or "
+            "ode has no probabilities for algorithm.name grpo to compare; use cps or "
             "flow_sde, or algorithm.name nft",
         )
     elif rollout.solver != "euler":
@@ -61,7 +61,7 @@ def _grpo_rejections(config: RunConfig) -> Rejections:
     if rollout.level_share != _default(rollout, "level_share"):
         yield "rollout.level_share", "is for finished images (rollout.dynamics ode)"
     if algorithm.nft != NftConfig():
-        yield "algorithm.nft", "is for algorithm.name nft, and does nothing with flow_grpo"
+        yield "algorithm.nft", "is for algorithm.name nft, and does nothing with grpo"
 
 
 def _nft_rejections(config: RunConfig) -> Rejections:

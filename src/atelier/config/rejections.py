@@ -55,7 +55,7 @@ def rejections(config: RunConfig, ranks: int) -> Rejections:
     yield from _judge_rejections(config)
     yield from _environment_rejections(config)
     yield from _data_rejections(config)
-    updates = config.train.steps * config.train.updates_per_step * config.train.inner_epochs
+    updates = config.train.updates
     if config.train.ema.enabled and config.train.ema.every > updates:
         yield (
             "train.ema.every",

@@ -9,7 +9,7 @@ from functools import reduce
 
 from pydantic import BaseModel
 
-from atelier.config.schema import RunConfig
+from atelier.config.schema import LORA_TARGETS, RunConfig
 
 
 @dataclass(frozen=True)
@@ -23,8 +23,13 @@ class Rule:
 
 RULES = (
     Rule(
-        ("policy.lora.rank", "policy.lora.alpha", "policy.lora.target_modules"),
+        ("policy.lora.rank", "policy.lora.alpha"),
         lambda config: config.policy.trainable == "lora",
+        "policy.trainable: lora",
+    ),
+    Rule(
+        ("policy.lora.target_modules",),
+        lambda config: config.policy.trainable == "lora" or _has_usual_targets(config),
         "policy.trainable: lora",
     ),
     Rule(
@@ -70,6 +75,11 @@ RULES = (
         "launch.engine: deepspeed",
     ),
 )
+
+
+def _has_usual_targets(config: RunConfig) -> bool:
+    usual = LORA_TARGETS[config.policy.family]
+    return config.policy.lora.target_modules == list(usual)
 
 
 def without_effect(config: RunConfig) -> Iterator[tuple[str, str]]:

@@ -63,22 +63,18 @@ def read_experience(folder: Path, collector: Collector) -> Experience | None:
     samples = step_samples(collector.prompts, said["step"], config)
     updates = micro_batches_by_update(samples, said["step"], config, world.rank, world.size)
     rollouts = [[_rollout(batch, tensors, collector) for batch in update] for update in updates]
-    scores = below(tensors, SCORES)
-    return Experience(
-        said["step"],
-        said["updates_before"],
-        rollouts,
-        StepScores(
-            scores["index"],
-            scores["total"],
-            scores["valid"],
-            scores["group_ids"],
-            below(scores, VALUE),
-            said["first_reason"],
-            below(scores, WEIGHT),
-        ),
-        said["metrics"],
+    stored = below(tensors, SCORES)
+    scores = StepScores(
+        stored["index"],
+        stored["total"],
+        stored["valid"],
+        stored["group_ids"],
+        below(stored, VALUE),
+        said["first_reason"],
+        below(stored, WEIGHT),
     )
+    made = said["step"], said["updates_before"], rollouts
+    return Experience(*made, scores, [scores], said["metrics"])
 
 
 def _scores(scores: StepScores) -> dict[str, Tensor]:
