@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from atelier.data.keys import key
+from atelier.data.prompts import Prompt
 from atelier.policies.base import Part, Replay, Rollout, Sample, scored_rollout
 from atelier.rewards.base import Score, ScoreBatch, Scores
 
@@ -100,7 +101,7 @@ class ToyTokenPolicy:
         return scored_rollout(samples, LENGTH, tensors["old_log_probs"], record)
 
     def generate(
-        self, module: nn.Module, prompts: Sequence[str], noise_keys: Sequence[int]
+        self, module: nn.Module, prompts: Sequence[Prompt], noise_keys: Sequence[int]
     ) -> np.ndarray:
         tokens = torch.stack([self._write(module, one) for one in noise_keys])
         return np.repeat(tokens.numpy().astype(np.uint8)[:, None, :, None] * 80, 3, axis=3)

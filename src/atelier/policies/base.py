@@ -163,9 +163,11 @@ class Policy(Protocol):
         ...
 
     def generate(
-        self, module: nn.Module, prompts: Sequence[str], noise_keys: Sequence[int]
+        self, module: nn.Module, prompts: Sequence[Prompt], noise_keys: Sequence[int]
     ) -> np.ndarray:
-        """Evaluation images, deterministic given the keys: uint8 [N, H, W, 3]."""
+        """Evaluation images, one a prompt and key, deterministic given the keys: uint8
+        [N, H, W, 3]. A prompt may come several times, with other keys; an edit's source image is
+        `data.ground_truth.source_image` of it."""
         ...
 
     def trainable(self) -> dict[str, nn.Parameter]:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from atelier.config.schema import EvaluationConfig, RolloutConfig
+from atelier.data.prompts import Prompt
 from atelier.dynamics.transitions import ode
 from atelier.policies.base import Part, Replay, Rollout, Sample
 from atelier.policies.flow.forward_process import ForwardProcess
@@ -71,7 +72,7 @@ class FlowPolicy(FlowModel):
     # Evaluation images ---------------------------------------------------------------------------
 
     def generate(
-        self, module: nn.Module, prompts: Sequence[str], noise_keys: Sequence[int]
+        self, module: nn.Module, prompts: Sequence[Prompt], noise_keys: Sequence[int]
     ) -> np.ndarray:
         """Deterministic images from fixed noise, what the plain pipeline makes of those latents."""
         config = self._evaluation
@@ -79,7 +80,8 @@ class FlowPolicy(FlowModel):
         for start in range(0, len(prompts), config.micro_batch_size):
             chunk = slice(start, start + config.micro_batch_size)
             latents = self.noise(noise_keys[chunk])[:, 0]
-            batches.append(self.generate_from(module, prompts[chunk], latents))
+            texts = [prompt.text for prompt in prompts[chunk]]
+            batches.append(self.generate_from(module, texts, latents))
         return np.concatenate(batches)
 
     @torch.no_grad()
