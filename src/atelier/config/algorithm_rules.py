@@ -11,11 +11,13 @@ Rejections = Iterator[tuple[str, str]]
 
 
 def algorithm_rejections(config: RunConfig) -> Rejections:
-    """Field and reason of every setting of the algorithm that cannot work with the others."""
-    if config.algorithm.name == "nft":
-        yield from _nft_rejections(config)
-    else:
-        yield from _grpo_rejections(config)
+    """Field and reason of every setting of the algorithm that cannot work with the others; of
+    token policies, see token_rules."""
+    if config.policy.family == "sd3":
+        if config.algorithm.name == "nft":
+            yield from _nft_rejections(config)
+        else:
+            yield from _grpo_rejections(config)
     yield from _trim_rejections(config)
     algorithm = config.algorithm
     if algorithm.keep_extremes and algorithm.keep_extremes >= config.rollout.group_size:

@@ -17,6 +17,7 @@ from atelier.config.policy_rules import policy_rejections
 from atelier.config.prompt_files import FOLDER_FILES, can_be_had, prompt_files
 from atelier.config.rewards import JudgedSection, RewardsConfig
 from atelier.config.schema import RolloutConfig, RunConfig, WindowConfig
+from atelier.config.token_rules import token_rejections
 from atelier.config.whole_groups import comparing_rewards, images_together
 from atelier.environments import DECLARED
 
@@ -40,15 +41,10 @@ def rejections(config: RunConfig, ranks: int) -> Rejections:
     yield from policy_rejections(config)
     yield from _batch_rejections(config, ranks)
     yield from _group_rejections(config, ranks)
-    if config.rollout.num_inference_steps < 2:
-        yield (
-            "rollout.num_inference_steps",
-            "1 step is the last one, which is never stochastic, and has the level 1 only",
-        )
-    elif config.rollout.dynamics != "ode":
-        yield from _rollout_rejections(config.rollout)
-    yield from _schedule_rejections(config.rollout)
+    if config.policy.family == "sd3":
+        yield from _denoising_rejections(config.rollout)
     yield from algorithm_rejections(config)
+    yield from token_rejections(config)
     yield from _sampling_rejections(config, ranks)
     yield from _reward_rejections(config)
     yield from placement_conflicts(config)
@@ -123,6 +119,17 @@ def _group_rejections(config: RunConfig, ranks: int) -> Rejections:
             f"by {train.updates_per_step} update(s) x {ranks} process(es); what works: "
             f"rollout.micro_batch_size {sizes} with train.prompts_per_step {prompts}",
         )
+
+
+def _denoising_rejections(rollout: RolloutConfig) -> Rejections:
+    if rollout.num_inference_steps < 2:
+        yield (
+            "rollout.num_inference_steps",
+            "1 step is the last one, which is never stochastic, and has the level 1 only",
+        )
+    elif rollout.dynamics != "ode":
+        yield from _rollout_rejections(rollout)
+    yield from _schedule_rejections(rollout)
 
 
 def _schedule_rejections(rollout: RolloutConfig) -> Rejections:

@@ -25,11 +25,11 @@ class TokensConfig(Section):
         description="Log-probability of an image token: of the guided logits divided by the "
         "guidance scale (as published), of the sampler itself, or of the prompt without guidance.",
     )
-    static_cache: bool = operational(
-        True, "Keep keys and values in tensors of a fixed size, which do not grow token by token."
-    )
-    compile: bool = operational(
-        False, "Compile the forward pass of one token: minutes at the start, faster afterwards."
+    execution: Literal["eager", "dynamic", "cuda_graph", "compile"] = operational(
+        "eager",
+        "How a token's forward pass is run over the keys and values before it: eager: these in "
+        "tensors of a fixed size; dynamic: in ones that grow; cuda_graph: recorded once a rollout "
+        "(GPUs); compile: compiled, minutes at first and faster afterwards.",
     )
 
 
@@ -54,6 +54,11 @@ class IntrospectionConfig(Section):
         False,
         description="Whether the first token's probability is the one among Yes and No that it is "
         "drawn from (published: among all tokens).",
+    )
+    constant_context: bool = Field(
+        True,
+        description="Whether what comes before a segment is constant (published), or its "
+        "embeddings are trained too.",
     )
     question: str = Field(
         "Does this image show what was asked for?",

@@ -75,6 +75,7 @@ class Rollout:
         images: uint8 [B, H, W, 3], what the samples came to.
         record: what replay needs.
         segments: what of the actions is rewarded on its own; all of them are in one.
+        longest: the most actions that each segment could have had.
         mask: [B, A] bool, which actions are trained, None for all.
         drawings: where samples make several images.
         sources: the images that were edited, as the policy saw them; where it edits.
@@ -86,12 +87,20 @@ class Rollout:
     images: np.ndarray
     record: Mapping[str, Any]
     segments: tuple[slice, ...] | None = None
+    longest: tuple[int, ...] | None = None
     mask: Tensor | None = None
     drawings: Drawings | None = None
     sources: Sequence[Image] | None = None
 
     def all_segments(self) -> tuple[slice, ...]:
         return self.segments or (slice(0, self.actions),)
+
+    def longest_segment(self, segment: int) -> int:
+        """The most actions that it could have had."""
+        if self.longest is not None:
+            return self.longest[segment]
+        actions = self.all_segments()[segment]
+        return int(actions.stop - actions.start)
 
     def trained(self, part: Part) -> Tensor:
         """Which actions of a part are trained [B, n]: 1 or 0, float32."""

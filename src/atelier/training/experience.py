@@ -194,7 +194,7 @@ class Collector:
         with watch("rollout"), self.sampling():
             for update in flight.rollouts:
                 for place, rollout in enumerate(update):
-                    if rollout.samples[0].group_id in chosen:
+                    if rollout.samples[0].pool in chosen:
                         batch = [samples[one.index] for one in rollout.samples]
                         update[place] = self._roll_out(batch, flight)
                         again.append(update[place])

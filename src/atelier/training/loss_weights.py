@@ -46,8 +46,7 @@ class LossWeights:
         if self.mean == "sequence":
             length = rollout.trained_count(segment)[:, None].clamp(min=1)
         else:
-            actions = rollout.all_segments()[segment]
-            length = torch.tensor(float(actions.stop - actions.start))
+            length = torch.tensor(float(rollout.longest_segment(segment)))
         return trained * kept / (length * max(self.samples[segment], 1.0) * parts)
 
 
