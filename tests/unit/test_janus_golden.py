@@ -146,10 +146,12 @@ def test_rewards_that_are_all_zero_teach_to_say_no() -> None:
 
 
 def test_rewards_of_an_edit() -> None:
-    following, preserving = torch.tensor([0.9, 0.4, 0.6]), torch.tensor([0.2, 0.8, 0.5])
-    rewards = 1.0 * following + 0.25 * preserving
-    close(rewards.tolist(), [0.95, 0.6, 0.725])
-    close(advantages(rewards, torch.zeros(3, dtype=torch.int64)), [1.080025, -0.892195, -0.187831])
+    scores = {"following": [0.9, 0.4, 0.6], "preserving": [0.2, 0.8, 0.5]}
+    weights = {"following": [1.0] * 3, "preserving": [0.25] * 3}
+    table = tabulate({name: [Scores(name, values)] for name, values in scores.items()}, weights)
+    close(table.total.tolist(), [0.95, 0.6, 0.725])
+    found = advantages(table.total, torch.zeros(3, dtype=torch.int64))
+    close(found, [1.080025, -0.892195, -0.187831])
 
 
 # More than the originals do ------------------------------------------------------------------
