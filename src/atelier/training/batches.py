@@ -15,7 +15,7 @@ from atelier.config.schema import RunConfig
 from atelier.config.whole_groups import images_together
 from atelier.data.keys import key
 from atelier.data.prompts import Prompt
-from atelier.data.samplers import other_indices, prompt_indices
+from atelier.data.samplers import row_indices
 from atelier.policies.base import Sample
 
 Item = TypeVar("Item")
@@ -35,10 +35,7 @@ def step_samples(
         PlanError: there are not so many prompts.
     """
     train = config.train
-    if round:
-        chosen = other_indices(len(prompts), step, train.prompts_per_step, train.seed, round)
-    else:
-        chosen = prompt_indices(len(prompts), step, train.prompts_per_step, train.seed)
+    chosen = row_indices(prompts, step, train.prompts_per_step, train.seed, round)
     size = config.rollout.group_size
     return [
         Sample(index=group * size + member, group_id=group, prompt=prompts[prompt], round=round)
