@@ -11,14 +11,15 @@ import torch
 from click.testing import CliRunner
 
 from atelier.cli.application import application
-from atelier.config.known_models import KNOWN, known_facts
-from atelier.config.memory import estimate
+from atelier.config.facts.known_sd3 import PIPELINES
+from atelier.config.facts.read import known_facts
+from atelier.config.memory.estimate import estimate
 from atelier.config.memory_advice import GIBIBYTE, fitting
 from atelier.config.plan import plan
 from atelier.config.resolve import resolve
 from atelier.config.schema import RunConfig
 from atelier.errors import PlanError
-from benchmarks.memory import Shape, build_transformer, build_vae
+from benchmarks.sd3_shape import Shape, build_transformer, build_vae
 
 MEDIUM = "stabilityai/stable-diffusion-3.5-medium"
 ONE_GPU = "sd35m/flow-grpo-fast-1gpu"
@@ -31,7 +32,7 @@ def configured(*overrides: str, recipe: str = ONE_GPU) -> RunConfig:
 def test_the_sizes_are_those_of_the_classes() -> None:
     with torch.device("meta"):
         transformer, vae = build_transformer(Shape()), build_vae(Shape())
-    known = KNOWN[MEDIUM]
+    known = PIPELINES[MEDIUM]
     stored = transformer.state_dict().values()
     assert known.parameters == sum(tensor.numel() for tensor in stored)
     assert known.vae_parameters == sum(tensor.numel() for tensor in vae.parameters())

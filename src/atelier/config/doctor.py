@@ -21,7 +21,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from atelier import telemetry
-from atelier.config.model_facts import read_model_facts
+from atelier.config.facts.read import read_model_facts
 from atelier.config.paths import repository_root, runs_root
 from atelier.config.resolve import resolve
 from atelier.config.space import run_bytes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from atelier.config.policy_parts import holds_weights_alone
 from atelier.config.schema import RunConfig
 
 Rejections = Iterator[tuple[str, str]]
@@ -31,7 +32,7 @@ def _model_rejections(config: RunConfig) -> Rejections:
     policy, launch = config.policy, config.launch
     if policy.resolution is not None:
         yield "policy.resolution", "janus draws images of one size; use null"
-    if policy.path.endswith((".pth", ".pt", ".bin")) and policy.layout is None:
+    if holds_weights_alone(policy.path) and policy.layout is None:
         yield (
             "policy.layout",
             f"{policy.path} holds weights alone; name the model directory or hub id that its "

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from atelier.config.model_facts import is_targeted
+from atelier.config.facts.targets import is_targeted
 from atelier.config.schema import LoraConfig
 from atelier.errors import CheckpointError
 
