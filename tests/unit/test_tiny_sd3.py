@@ -9,9 +9,9 @@ import torch
 from diffusers import StableDiffusion3Pipeline
 
 from atelier.data.scenes import VOCABULARY, prompt, sample_scene
-from atelier.policies.sd3.pretrain.promote import SIZE_LIMIT
+from atelier.policies.pretraining.snapshots import SIZE_LIMIT, sample_grid
 from atelier.policies.sd3.pretrain.reading import similarity
-from atelier.policies.sd3.pretrain.snapshot import sample_grid, save_snapshot
+from atelier.policies.sd3.pretrain.snapshot import save_snapshot
 from atelier.policies.sd3.tiny import TinySD3Sizes, build_pipeline, encode_prompts
 
 ASSET = Path(__file__).parents[2] / "assets" / "tiny-sd3"

@@ -43,7 +43,10 @@ class GoldResult:
 
 @dataclass(frozen=True)
 class FoundShape:
-    """A shape in a picture; `box` is left, top, right, bottom in shares of the picture."""
+    """A shape in a picture; `box` is left, top, right, bottom in shares of the picture.
+
+    `shape` is "" for a mark that is no shape.
+    """
 
     shape: str
     colour: str
@@ -86,15 +89,20 @@ def check(image: Image.Image | NDArray[np.uint8], scene: Scene) -> GoldResult:
     return GoldResult(sum(held.values()) / len(held), held, text)
 
 
-def find_shapes(image: Image.Image | NDArray[np.uint8]) -> list[FoundShape]:
+def find_shapes(image: Image.Image | NDArray[np.uint8], unnamed: bool = False) -> list[FoundShape]:
     """The shapes in a picture (as `check` takes it), from left to right, whatever its scene.
+
+    Args:
+        unnamed: whether marks that are no shape are told as well.
 
     Raises:
         DataError: the array is not uint8 [H, W, 3].
     """
     marks = _read_marks(_pixels(image), _SOME_SHAPES)
     return [
-        FoundShape(mark.shape, mark.colour, mark.box) for mark in marks if mark.shape is not None
+        FoundShape(mark.shape or "", mark.colour, mark.box)
+        for mark in marks
+        if unnamed or mark.shape is not None
     ]
 
 

@@ -18,6 +18,7 @@ from atelier.data.scenes import (
     SHAPES,
     Scene,
     counted,
+    plural,
     prompt,
 )
 from atelier.errors import DataError
@@ -67,6 +68,22 @@ def all_questions(scene: Scene, rng: random.Random) -> Iterator[Question]:
                 yield question
 
 
+def altered(scene: Scene, rng: random.Random) -> Scene:
+    """A scene that differs in one fact and asks for another picture; a pure function of `rng`.
+
+    Raises:
+        DataError: nothing about the scene can be changed.
+    """
+    for _ in range(1000):
+        try:
+            other = rng.choice((_other_word, _other_noun, _other_number, _other_place))(scene, rng)
+        except DataError:  # no scene: the change broke its limits
+            continue
+        if other is not None and _is_another(scene, other):
+            return other
+    raise DataError(f"{scene}: nothing about it can be changed")
+
+
 def _colour(scene: Scene, answer: bool, rng: random.Random) -> str | None:
     if scene.word is not None and (not scene.objects or rng.random() < 0.5):
         ink = scene.word.colour
@@ -108,8 +125,7 @@ def _position(scene: Scene, answer: bool, rng: random.Random) -> str | None:
         return None
     relation = scene.word_relation if answer else OPPOSITES[scene.word_relation]
     ((noun, number),) = scene.groups.items()
-    nouns = counted(noun, number).split(" ", 1)[1]
-    return f"Is the word {relation} the {nouns}?"
+    return f"Is the word {relation} the {plural(noun, number)}?"
 
 
 def _word(scene: Scene, answer: bool, rng: random.Random) -> str | None:
@@ -120,7 +136,7 @@ def _word(scene: Scene, answer: bool, rng: random.Random) -> str | None:
 
 
 def _caption(scene: Scene, answer: bool, rng: random.Random) -> str | None:
-    shown = prompt(scene) if answer else prompt(_altered(scene, rng))
+    shown = prompt(scene) if answer else prompt(altered(scene, rng))
     return caption_question(shown).removesuffix(f" {ANSWER}")
 
 
@@ -133,18 +149,6 @@ _ASKED: dict[Kind, _Asked] = {
     "word": _word,
     "caption": _caption,
 }
-
-
-def _altered(scene: Scene, rng: random.Random) -> Scene:
-    """A scene that differs in one fact and asks for another picture."""
-    for _ in range(1000):
-        try:
-            other = rng.choice((_other_word, _other_noun, _other_number, _other_place))(scene, rng)
-        except DataError:  # no scene: the change broke its limits
-            continue
-        if other is not None and _is_another(scene, other):
-            return other
-    raise DataError(f"{scene}: nothing about it can be changed")
 
 
 def _is_another(scene: Scene, other: Scene) -> bool:

@@ -146,6 +146,19 @@ class Scene:
         return "below" if self.objects[0].cell[0] == 0 else "above"
 
 
+def relation_of(cell: tuple[int, int], other: tuple[int, int]) -> str | None:
+    """How a thing in `cell` stands to one in `other`: by the longer of the two distances.
+
+    One of "above", "below", "left of", "right of"; None on a diagonal and in the same cell.
+    """
+    down, across = other[0] - cell[0], other[1] - cell[1]
+    if abs(down) == abs(across):
+        return None
+    if abs(down) > abs(across):
+        return "above" if down > 0 else "below"
+    return "left of" if across > 0 else "right of"
+
+
 def prompt(scene: Scene) -> str:
     """The text that asks for the scene, at most `MAX_PROMPT_TOKENS` tokens.
 
@@ -164,8 +177,14 @@ def prompt(scene: Scene) -> str:
 
 def counted(noun: str, count: int) -> str:
     """A noun with its number: "one red circle", "two red crosses"."""
-    plural = "" if count == 1 else ("es" if noun.endswith("s") else "s")
-    return f"{NUMBERS[count - 1]} {noun}{plural}"
+    return f"{NUMBERS[count - 1]} {plural(noun, count)}"
+
+
+def plural(noun: str, count: int) -> str:
+    """A noun in the form that its number asks for: "red circle", "red crosses"."""
+    if count == 1:
+        return noun
+    return f"{noun}es" if noun.endswith("s") else f"{noun}s"
 
 
 def facts(scene: Scene) -> dict[str, Fact]:

@@ -8,7 +8,6 @@ section 6.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,8 +23,7 @@ from transformers import (
     Qwen2VLVideoProcessor,
 )
 
-from atelier.data.questions import ANSWER, DESCRIBE, OPPOSITES, READ
-from atelier.data.scenes import VOCABULARY
+from atelier.data.words import ASKING, words_of
 
 END_OF_TEXT, BEGIN, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 VISION_START, VISION_END = "<|vision_start|>", "<|vision_end|>"
@@ -125,7 +123,8 @@ def build_tokenizer() -> Qwen2Tokenizer:
         model_max_length=1024,
     )
     tokenizer.add_special_tokens({"additional_special_tokens": list(SPECIAL)})
-    words = [AddedToken(w, single_word=True, lstrip=True, normalized=False) for w in _words()]
+    known = words_of(*ASKING, "user assistant system")
+    words = [AddedToken(w, single_word=True, lstrip=True, normalized=False) for w in known]
     tokenizer.add_tokens(words)
     tokenizer.chat_template = CHAT_TEMPLATE
     return tokenizer
@@ -170,16 +169,3 @@ def patches(images: Tensor, patch_size: int = 8) -> Tensor:
     parts = parts.permute(0, 2, 5, 3, 6, 1, 4, 7)
     twice = parts.unsqueeze(6).expand(-1, -1, -1, -1, -1, -1, 2, -1, -1)  # a frame, and a still one
     return twice.reshape(count * rows * columns * 4, 3 * 2 * patch_size**2)
-
-
-def _words() -> list[str]:
-    texts = (
-        *VOCABULARY,
-        *OPPOSITES,
-        ANSWER,
-        READ,
-        DESCRIBE,
-        "Is Are Does there this image show the word",
-        "user assistant system Yes No YES NO yes no",
-    )
-    return sorted({word for text in texts for word in re.findall(r"[A-Za-z]+", text)})

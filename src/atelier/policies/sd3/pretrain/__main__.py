@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 from atelier.errors import AtelierError
-from atelier.policies.sd3.pretrain import options as train_options
+from atelier.policies.pretraining.options import add_arguments, from_arguments
+from atelier.policies.sd3.pretrain.options import Options
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -15,7 +16,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m atelier.policies.sd3.pretrain")
     verbs = parser.add_subparsers(dest="verb", required=True)
     train = verbs.add_parser("train", help="render, train the autoencoder and the transformer")
-    train_options.add_arguments(train)
+    add_arguments(train, Options)
     promote = verbs.add_parser("promote", help="copy a snapshot, measure it, write its card")
     promote.add_argument("snapshot", type=Path)
     promote.add_argument("target", type=Path)
@@ -31,7 +32,7 @@ def main(arguments: list[str] | None = None) -> int:
         if parsed.verb == "train":
             from atelier.policies.sd3.pretrain.run import pretrain
 
-            pretrain(train_options.from_arguments(parsed))
+            pretrain(from_arguments(parsed, Options))
         else:
             from atelier.policies.sd3.pretrain.promote import promote_snapshot
 

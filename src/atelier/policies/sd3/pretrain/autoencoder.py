@@ -1,25 +1,24 @@
 """Training of the autoencoder, and the latents of all images in its final units."""
 
 import logging
-import math
 import time
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from diffusers import AutoencoderKL
 from torch import Tensor
-from torch.nn import functional
 
+from atelier.policies.pretraining.compute import (
+    autocast,
+    compiled,
+    cosine,
+    differences,
+    to_pixels,
+)
 from atelier.policies.sd3.pretrain.options import Options
 
 log = logging.getLogger(__name__)
 ENCODE_BATCH = 1000
-
-
-def to_pixels(images: Tensor) -> Tensor:
-    """uint8 [N, H, W, 3] to float [N, 3, H, W] in [-1, 1]."""
-    return images.permute(0, 3, 1, 2).float() / 127.5 - 1
 
 
 def train_autoencoder(vae: AutoencoderKL, images: Tensor, options: Options) -> dict[str, Any]:
@@ -29,7 +28,7 @@ def train_autoencoder(vae: AutoencoderKL, images: Tensor, options: Options) -> d
     """
     vae.train().requires_grad_(True)
     optimizer = torch.optim.AdamW(vae.parameters(), lr=0.0, betas=(0.9, 0.99), weight_decay=0.0)
-    step_loss = compiled(_loss, options)
+    step_loss = compiled(_loss, options.compile)
     generator = torch.Generator(images.device).manual_seed(options.seed)
     start, step, entry = time.monotonic(), 0, {}
     while True:
@@ -39,7 +38,7 @@ def train_autoencoder(vae: AutoencoderKL, images: Tensor, options: Options) -> d
         if done >= 1:
             break
         for group in optimizer.param_groups:
-            group["lr"] = options.vae_learning_rate * min(1.0, (step + 1) / 200) * _cosine(done)
+            group["lr"] = options.vae_learning_rate * min(1.0, (step + 1) / 200) * cosine(done)
         index = torch.randint(
             len(images), (options.vae_batch,), generator=generator, device=images.device
         )
@@ -93,19 +92,6 @@ def round_trip(vae: AutoencoderKL, images: Tensor) -> Tensor:
     return torch.cat(parts)
 
 
-def compiled(function: Callable[..., Any], options: Options) -> Callable[..., Any]:
-    """torch.compile where asked for; code that fails to compile runs eagerly, logged."""
-    if not options.compile:
-        return function
-    torch._dynamo.config.suppress_errors = True
-    return torch.compile(function)
-
-
-def autocast(tensor: Tensor) -> torch.autocast:
-    """bfloat16 on the GPU; the CPU stays in float32, where bfloat16 is slower."""
-    return torch.autocast("cuda", torch.bfloat16, enabled=tensor.is_cuda)
-
-
 def _loss(
     vae: AutoencoderKL, pixels: Tensor, kl_weight: float, edge_weight: float
 ) -> tuple[Tensor, dict[str, Tensor]]:
@@ -115,11 +101,7 @@ def _loss(
         decoded = vae.decode(latents).sample
     decoded = decoded.float()
     parts = {
-        "l1": functional.l1_loss(decoded, pixels),
-        "mse": functional.mse_loss(decoded, pixels),
-        "edge": sum(
-            functional.l1_loss(decoded.diff(dim=axis), pixels.diff(dim=axis)) for axis in (2, 3)
-        ),
+        **differences(decoded, pixels),
         "kl": 0.5
         * (
             distribution.mean.float().square()
@@ -130,7 +112,3 @@ def _loss(
     }
     loss = parts["l1"] + parts["mse"] + edge_weight * parts["edge"] + kl_weight * parts["kl"]
     return loss, {name: value.detach() for name, value in parts.items()}
-
-
-def _cosine(done: float) -> float:
-    return 0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * done))

@@ -9,7 +9,7 @@ from diffusers import SD3Transformer2DModel
 from torch import Tensor
 from torch.nn import functional
 
-from atelier.policies.sd3.pretrain.autoencoder import autocast, compiled
+from atelier.policies.pretraining.compute import autocast, compiled
 from atelier.policies.sd3.pretrain.options import Options
 
 TRAIN_TIMESTEPS = 1000
@@ -45,7 +45,7 @@ class FlowTrainer:
             weight_decay=options.weight_decay,
             fused=self._device.type == "cuda",
         )
-        self._loss: Callable[..., Tensor] = compiled(_loss, options)
+        self._loss: Callable[..., Tensor] = compiled(_loss, options.compile)
 
     def train_step(self) -> Tensor:
         """One update; returns the loss (a device scalar, not synchronised)."""

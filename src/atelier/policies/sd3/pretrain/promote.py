@@ -11,6 +11,8 @@ import torch
 from diffusers import StableDiffusion3Pipeline
 
 from atelier.errors import DataError
+from atelier.policies.pretraining.options import command
+from atelier.policies.pretraining.snapshots import SIZE_LIMIT, check_size
 from atelier.policies.sd3.pretrain.card import CARD
 from atelier.policies.sd3.pretrain.evaluate import WordTest
 from atelier.policies.sd3.pretrain.images import heldout_words
@@ -19,7 +21,7 @@ from atelier.policies.sd3.pretrain.reading import summary
 from atelier.policies.sd3.pretrain.snapshot import RECORD, SAMPLES
 
 log = logging.getLogger(__name__)
-SIZE_LIMIT = 5_000_000
+MODULE = "atelier.policies.sd3.pretrain"
 MEASURE_SEED = 1000  # other words and other noise than those that chose the snapshot
 
 
@@ -37,10 +39,7 @@ def promote_snapshot(snapshot: Path, target: Path, prompts: int) -> None:
     shutil.rmtree(target, ignore_errors=True)
     shutil.copytree(snapshot, target)
     (target / "README.md").write_text(_card(record, measured))
-    size = sum(path.stat().st_size for path in target.rglob("*") if path.is_file())
-    log.info("%s: %d bytes of at most %d", target, size, SIZE_LIMIT)
-    if size > SIZE_LIMIT:
-        raise DataError(f"{target}: {size} bytes, more than the {SIZE_LIMIT} an asset may have")
+    log.info("%s: %d bytes of at most %d", target, check_size(target), SIZE_LIMIT)
 
 
 def _measure(snapshot: Path, prompts: int) -> dict[str, Any]:
@@ -75,35 +74,13 @@ def _card(record: dict[str, Any], measured: dict[str, Any]) -> str:
         vae=json.dumps(record["vae"]),
         device=record["device"],
         torch=record["torch"],
-        command=_command(options),
+        command=command(MODULE, Options, options, leave_out=("vae",)),
         prompts=options["evaluate_prompts"],
         rows="\n".join(rows),
         check=_row(f"{measured['prompts']} other words, 8 steps, on a CPU", measured),
         samples=SAMPLES,
         record=RECORD,
     )
-
-
-def _command(options: dict[str, Any]) -> str:
-    """The command with what differs from the defaults."""
-    defaults = json.loads(
-        json.dumps(
-            {name: item.default for name, item in Options.__dataclass_fields__.items()}, default=str
-        )
-    )
-    changed = [
-        _argument(name, value)
-        for name, value in options.items()
-        if name not in ("out", "vae") and value != defaults[name]
-    ]
-    return " ".join(["python -m atelier.policies.sd3.pretrain train --out DIR", *changed])
-
-
-def _argument(name: str, value: Any) -> str:
-    flag = name.replace("_", "-")
-    if isinstance(value, bool):
-        return f"--{flag}" if value else f"--no-{flag}"
-    return f"--{flag} " + (" ".join(map(str, value)) if isinstance(value, list) else str(value))
 
 
 def _row(name: str, item: dict[str, Any]) -> str:

@@ -4,19 +4,20 @@ import logging
 import multiprocessing
 import time
 from concurrent.futures import Executor, ProcessPoolExecutor
-from dataclasses import asdict
 from typing import Any
 
 import torch
 from diffusers import AutoencoderKL
 
+from atelier.policies.pretraining.options import plain
+from atelier.policies.pretraining.snapshots import sample_grid, write_json
 from atelier.policies.sd3.pretrain import autoencoder
 from atelier.policies.sd3.pretrain.evaluate import WordTest
 from atelier.policies.sd3.pretrain.flow import FlowTrainer
 from atelier.policies.sd3.pretrain.images import heldout_words, training_images
 from atelier.policies.sd3.pretrain.options import Options
 from atelier.policies.sd3.pretrain.reading import read_words, summary
-from atelier.policies.sd3.pretrain.snapshot import sample_grid, save_snapshot, write_json
+from atelier.policies.sd3.pretrain.snapshot import save_snapshot
 from atelier.policies.sd3.tiny import TinySD3Sizes, build_pipeline, build_vae, encode_prompts
 
 log = logging.getLogger(__name__)
@@ -39,7 +40,7 @@ class _Run:
     def __init__(self, options: Options, executor: Executor, started: float) -> None:
         self.options, self.executor, self.started = options, executor, started
         self.record: dict[str, Any] = {
-            "options": {name: _plain(value) for name, value in asdict(options).items()},
+            "options": plain(options),
             "torch": torch.__version__,
             "device": torch.cuda.get_device_name() if options.device == "cuda" else "cpu",
         }
@@ -131,7 +132,8 @@ class _Run:
             scores, texts = self.test.read(images)
             entry[f"{steps} steps"] = summary(scores)
             if steps == first:
-                grid = images[:GRID_SAMPLES], self.test.prompts[:GRID_SAMPLES], texts[:GRID_SAMPLES]
+                read = [f"read: {text}" if text else "" for text in texts[:GRID_SAMPLES]]
+                grid = images[:GRID_SAMPLES], self.test.prompts[:GRID_SAMPLES], read
         self.curve.append(entry)
         self._note("evaluated", **entry)
         reached = entry[f"{first} steps"]["similarity"]
@@ -150,7 +152,3 @@ class _Run:
 
     def _note(self, what: str, **values: Any) -> None:
         log.info("%6.1f s  %s  %s", time.monotonic() - self.started, what, values)
-
-
-def _plain(value: Any) -> Any:
-    return value if isinstance(value, int | float | str | tuple | None) else str(value)

@@ -1,0 +1,1 @@
+"""What the pre-trainings of embedded models share: options, compute, snapshots."""

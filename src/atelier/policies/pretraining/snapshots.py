@@ -1,0 +1,58 @@
+"""What a snapshot of an embedded model has beside its weights: a record and sample images."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw, ImageFont
+
+from atelier.errors import DataError
+
+SIZE_LIMIT = 5_000_000  # bytes of an asset
+
+
+def check_size(folder: Path) -> int:
+    """Bytes of all files in a folder.
+
+    Raises:
+        DataError: more than `SIZE_LIMIT`.
+    """
+    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    if size > SIZE_LIMIT:
+        raise DataError(f"{folder}: {size} bytes, more than the {SIZE_LIMIT} an asset may have")
+    return size
+
+
+def write_json(path: Path, value: dict[str, Any]) -> None:
+    """Replace a JSON file in one go, so that a killed run leaves the last good one."""
+    aside = path.with_suffix(".tmp")
+    aside.write_text(json.dumps(value, indent=1) + "\n")
+    aside.replace(path)
+
+
+def sample_grid(
+    images: NDArray[np.uint8], prompts: Sequence[str], notes: Sequence[str], columns: int = 8
+) -> Image.Image:
+    """Images [N, H, W, 3] with, below each, the prompt in two lines and a note."""
+    height, width = images.shape[1:3]
+    cell_width, cell_height = max(width + 8, 96), height + 36
+    rows = -(-len(images) // columns)
+    grid = Image.new("RGB", (columns * cell_width, rows * cell_height), (235, 235, 235))
+    draw, font = ImageDraw.Draw(grid), ImageFont.load_default(size=9)
+    for index, (image, prompt, note) in enumerate(zip(images, prompts, notes, strict=True)):
+        x, y = index % columns * cell_width, index // columns * cell_height
+        grid.paste(Image.fromarray(image), (x + (cell_width - width) // 2, y + 2))
+        lines = (*_two_lines(prompt), note)
+        for number, line in enumerate(lines):
+            draw.text((x + 2, y + height + 2 + 11 * number), line, fill=(0, 0, 0), font=font)
+    return grid.quantize(64)
+
+
+def _two_lines(prompt: str, width: int = 20) -> tuple[str, str]:
+    if len(prompt) <= width:
+        return prompt, ""
+    cut = prompt.rfind(" ", 0, width)
+    return prompt[:cut], prompt[cut + 1 :][:width]
