@@ -66,6 +66,24 @@ class Rows:
         """Pads on the left of each row [B, 1]."""
         return self.mask.int().argmax(dim=1, keepdim=True)
 
+    def at(self, places: Sequence[int]) -> Rows:
+        """Some of the rows, in this order."""
+        return replace(
+            self,
+            tokens=self.tokens[list(places)],
+            null_tokens=self.null_tokens[list(places)],
+            mask=self.mask[list(places)],
+            codes=self._images_at(places, self.codes, IMAGE_SLOT),
+            features=self._images_at(places, self.features, SEEN_SLOT),
+        )
+
+    def _images_at(self, places: Sequence[int], images: Tensor | None, slot: int) -> Tensor | None:
+        if images is None:
+            return None
+        counts = (self.tokens == slot).sum(1) // images.shape[1]
+        by_row = images.split(counts.tolist())
+        return torch.cat([by_row[place] for place in places])
+
     def to(self, device: torch.device | str) -> Rows:
         moved = {name: value.to(device) for name, value in vars(self).items() if value is not None}
         return replace(self, **moved)
