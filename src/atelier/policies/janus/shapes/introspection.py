@@ -220,17 +220,16 @@ class Introspection:
     ) -> tuple[Segment, Tensor, Tensor]:
         """The answer `number` of every story; one that was not asked for is not trained."""
         pad, eos = self._parts.conversation.pad, self._parts.conversation.eos
-        there = [number < len(one.answers) for one in stories]
-        answers = [
-            one.answers[number] if has else [] for one, has in zip(stories, there, strict=True)
-        ]
-        length = max(1, *(len(one) for one in answers))
+        said = [one.answers[number] if number < len(one.answers) else [] for one in stories]
+        length = max(1, *(len(one) for one in said))
+        own = torch.tensor([[at < len(one) for at in range(length)] for one in said])
+        # Some answer, where there is none: that of a token that cannot be would not be a number.
+        answers = [one or [self._no] for one in said]
         tokens = torch.tensor([one + [pad] * (length - len(one)) for one in answers])
-        own = torch.tensor([[True] * len(one) + [False] * (length - len(one)) for one in answers])
         if not self._config.train_end:
             own = own & (tokens != eos)
         log_probs = torch.zeros(tokens.shape, device=self._parts.device)
-        for row, (one, answer) in enumerate(zip(stories, answers, strict=True)):
+        for row, (one, answer) in enumerate(zip(stories, said, strict=True)):
             if answer:
                 log_probs[row, : len(answer)] = one.log_probs[2 * number + 1]
         contexts = [self._before_answer(one, min(number, len(one.seen) - 1)) for one in stories]
@@ -284,8 +283,10 @@ class Introspection:
             if tokens:
                 story.answers.append(tokens)
                 story.accepted.append(tokens[0] == self._yes)
-        lengths = [self._parts.module.image_tokens] * (2 * made)
-        lengths[1::2] = [len(one) for one in story.answers][:made]
+        lengths = []
+        for number in range(made):
+            lengths.append(self._parts.module.image_tokens)
+            lengths += [len(one) for one in story.answers[number : number + 1]]
         said = tensors["said"][row].to(self._parts.device)
         story.log_probs = [said[at, :length] for at, length in enumerate(lengths)]
         return story
