@@ -19,7 +19,7 @@ from atelier.config.judge import JudgeConfig, JudgeName
 from atelier.config.judged import judge_conflicts
 from atelier.config.learning_rate import ScheduleConfig
 from atelier.config.policy_parts import Dtype, TextConfig, VaeConfig
-from atelier.config.prompt_files import PromptFormat
+from atelier.config.prompt_files import PromptFormat, PromptSource
 from atelier.config.rewards import OcrConfig, RewardsConfig
 from atelier.config.sections import (
     Decay,
@@ -41,7 +41,7 @@ BehaviourSchedule = Literal["follow", "ramp", "late_ramp"]
 class DataConfig(Section):
     """Which prompts are trained on and which are held out."""
 
-    source: Literal["scenes"] | PromptFormat = Field(
+    source: PromptSource = Field(
         "scenes", description="The embedded scene world, or the format of the prompt file."
     )
     path: str | None = Field(

@@ -1,0 +1,64 @@
+"""The judge that a suite asks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+
+from atelier.config.judge import JudgeConfig
+from atelier.config.schema import RunConfig
+from atelier.config.suite_rules import judge_is_reward
+from atelier.errors import Stopped
+from atelier.judge.questions import Question
+from atelier.rewards.scorers.judges import Judge, SharedJudge
+
+ASKED_AT_ONCE = 64  # questions hold their images
+
+
+@dataclass(frozen=True)
+class SuiteJudge:
+    """A judge, by its name in the configuration; `is_reward` as `suite_rules.judge_is_reward`."""
+
+    name: str
+    model: str
+    judge: Judge
+    is_reward: bool = False
+
+    def p_yes(self, questions: Iterator[Question]) -> list[float | str]:
+        """P(yes) in [0, 1] for every question, or the words why there is none.
+
+        Raises:
+            Stopped: there is none for any.
+        """
+        found: list[float | str] = []
+        while chunk := list(islice(questions, ASKED_AT_ONCE)):
+            for answer in self.judge.ask(chunk):
+                number = answer.numbers.get("p_yes")
+                missing = answer.missing or "the judge gave no number"
+                found.append(missing if number is None else number)
+        reasons = [one for one in found if isinstance(one, str)]
+        if found and len(reasons) == len(found):
+            raise Stopped(f"judges.{self.name} answered no question of the suite: {reasons[0]}")
+        return found
+
+
+@contextmanager
+def suite_judge(
+    config: RunConfig, judges: Mapping[str, JudgeConfig]
+) -> Iterator[SuiteJudge | None]:
+    """The judge that the suite of a run asks, closed afterwards; None where it asks none.
+
+    Args:
+        judges: with the URLs of their servers. None is opened before it is asked.
+    """
+    name = config.evaluation.judge
+    if name is None:
+        yield None
+        return
+    shared = SharedJudge(judges[name], f"judges.{name}")
+    try:
+        yield SuiteJudge(name, judges[name].model, shared, judge_is_reward(config))
+    finally:
+        shared.close()
