@@ -105,7 +105,7 @@ def _derive(config: RunConfig, ranks: int, facts: ModelFacts | None, here: bool)
         accumulation=micro_batches // (train.updates_per_step * ranks),
         trained_actions=actions,
         steps=train.steps,
-        updates=train.steps * train.updates_per_step * train.inner_epochs,
+        updates=train.updates,
         images=images,
         reward_calls=sampled * len(rewards_in_use(config.rewards)),
         judge_calls=round(sampled * sum(_questions_an_image(config))),

@@ -23,12 +23,9 @@ from atelier.config.prompt_files import (
     prompt_files,
 )
 from atelier.config.rewards import JudgedSection, RewardsConfig
-from atelier.config.schema import (
-    RolloutConfig,
-    RunConfig,
-    WindowConfig,
-)
+from atelier.config.schema import RolloutConfig, RunConfig, WindowConfig
 from atelier.config.suite_rules import suite_rejections
+from atelier.config.token_rules import token_rejections
 from atelier.config.whole_groups import comparing_rewards, images_together
 from atelier.environments import DECLARED
 
@@ -52,22 +49,17 @@ def rejections(config: RunConfig, ranks: int) -> Rejections:
     yield from policy_rejections(config)
     yield from _batch_rejections(config, ranks)
     yield from _group_rejections(config, ranks)
-    if config.rollout.num_inference_steps < 2:
-        yield (
-            "rollout.num_inference_steps",
-            "1 step is the last one, which is never stochastic, and has the level 1 only",
-        )
-    elif config.rollout.dynamics != "ode":
-        yield from _rollout_rejections(config.rollout)
-    yield from _schedule_rejections(config.rollout)
+    if config.policy.family == "sd3":
+        yield from _denoising_rejections(config.rollout)
     yield from algorithm_rejections(config)
+    yield from token_rejections(config)
     yield from _sampling_rejections(config, ranks)
     yield from _reward_rejections(config)
     yield from placement_conflicts(config)
     yield from _judge_rejections(config)
     yield from _environment_rejections(config)
     yield from _data_rejections(config)
-    updates = config.train.steps * config.train.updates_per_step * config.train.inner_epochs
+    updates = config.train.updates
     if config.train.ema.enabled and config.train.ema.every > updates:
         yield (
             "train.ema.every",
@@ -135,6 +127,17 @@ def _group_rejections(config: RunConfig, ranks: int) -> Rejections:
             f"by {train.updates_per_step} update(s) x {ranks} process(es); what works: "
             f"rollout.micro_batch_size {sizes} with train.prompts_per_step {prompts}",
         )
+
+
+def _denoising_rejections(rollout: RolloutConfig) -> Rejections:
+    if rollout.num_inference_steps < 2:
+        yield (
+            "rollout.num_inference_steps",
+            "1 step is the last one, which is never stochastic, and has the level 1 only",
+        )
+    elif rollout.dynamics != "ode":
+        yield from _rollout_rejections(rollout)
+    yield from _schedule_rejections(rollout)
 
 
 def _schedule_rejections(rollout: RolloutConfig) -> Rejections:

@@ -9,16 +9,18 @@ rewards in rewards.py.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from atelier.config.ground_truth import GroundTruthConfig
 from atelier.config.judge import JudgeConfig, JudgeName
 from atelier.config.judged import judge_conflicts
+from atelier.config.learning_rate import ScheduleConfig
 from atelier.config.policy_parts import Dtype, TextConfig, VaeConfig
 from atelier.config.prompt_files import PromptFormat, PromptSource
-from atelier.config.rewards import OcrConfig, RewardsConfig
+from atelier.config.rewards import EditQuestions, OcrConfig, RewardsConfig
 from atelier.config.sections import (
     Decay,
     Fraction,
@@ -30,6 +32,7 @@ from atelier.config.sections import (
     operational,
 )
 from atelier.config.suite_rules import data_conflicts, suite_conflicts
+from atelier.config.tokens import IntrospectionConfig, TokensConfig
 
 AdvantageUse = Literal["all", "positive_only", "negative_only", "one_only", "binary"]
 BehaviourSchedule = Literal["follow", "ramp", "late_ramp"]
@@ -73,8 +76,24 @@ class DataConfig(Section):
     seed: NonNegativeInt = Field(0, description="Seed of the generated scenes and of the split.")
 
 
+LORA_TARGETS = {
+    "sd3": (
+        "attn.to_q",
+        "attn.to_k",
+        "attn.to_v",
+        "attn.to_out.0",
+        "attn.add_q_proj",
+        "attn.add_k_proj",
+        "attn.add_v_proj",
+        "attn.to_add_out",
+    ),
+    "janus": ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
+}
+
+
 class LoraConfig(Section):
-    """Low-rank adapter (peft) on the transformer, Gaussian A and zero B, without dropout.
+    """Low-rank adapter (peft) on the transformer or language model, Gaussian A and zero B, without
+    dropout.
 
     The defaults are those published for SD3.5-Medium (spec flow 3.6): 18.8 M trained parameters.
     """
@@ -82,25 +101,26 @@ class LoraConfig(Section):
     rank: PositiveInt = Field(32, description="Rank of the adapter.")
     alpha: PositiveInt = Field(64, description="Scale numerator: the update is alpha/rank * BA.")
     target_modules: list[str] = Field(
-        default=[
-            "attn.to_q",
-            "attn.to_k",
-            "attn.to_v",
-            "attn.to_out.0",
-            "attn.add_q_proj",
-            "attn.add_k_proj",
-            "attn.add_v_proj",
-            "attn.to_add_out",
-        ],
-        description="Module name suffixes that get an adapter (spec flow 3.6).",
+        default=[*LORA_TARGETS["sd3"]],
+        description="Module name suffixes that get an adapter. Of janus, the seven linear layers "
+        "of a block of the language model where none are named.",
     )
 
 
 class PolicyConfig(Section):
     """The model that is trained."""
 
-    family: Literal["sd3"] = Field("sd3", description="Policy family.")
-    path: str = Field("assets/tiny-sd3", description="Pipeline directory or hub id to start from.")
+    family: Literal["sd3", "janus"] = Field("sd3", description="Policy family.")
+    path: str = Field(
+        "assets/tiny-sd3",
+        description="Pipeline or model directory, or hub id, to start from; of janus also a file "
+        "of weights as the original code saves them (.pth), with policy.layout.",
+    )
+    layout: str | None = Field(
+        None,
+        description="Model directory or hub id that a .pth file's configuration and tokenizer "
+        "come from.",
+    )
     revision: str | None = Field(
         None, description="Commit, tag or branch of a hub id; a commit is what never changes."
     )
@@ -123,6 +143,17 @@ class PolicyConfig(Section):
         "is trained is always held in float32.",
     )
     gradient_checkpointing: bool = Field(False, description="Recompute activations in backward.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _usual_targets(cls, values: Any) -> Any:
+        """Where none are named, those of the family."""
+        if not isinstance(values, dict) or values.get("family", "sd3") == "sd3":
+            return values
+        lora, targets = values.get("lora", {}), LORA_TARGETS.get(values["family"])
+        if targets is None or not isinstance(lora, dict) or "target_modules" in lora:
+            return values
+        return {**values, "lora": {**lora, "target_modules": list(targets)}}
 
 
 class WindowConfig(Section):
@@ -176,6 +207,13 @@ class RolloutConfig(Section):
     """How training images are sampled."""
 
     group_size: PositiveInt = Field(16, description="Images per prompt.")
+    kind: Literal["draw", "introspect", "edit"] = Field(
+        "draw",
+        description="What one sample is: an image; an image, what the policy thinks of it, and "
+        "another one (rollout.introspection); a source image, edited.",
+    )
+    tokens: TokensConfig = TokensConfig()
+    introspection: IntrospectionConfig = IntrospectionConfig()
     num_inference_steps: PositiveInt = Field(8, description="Denoising steps.")
     guidance_scale: Annotated[float, Field(ge=1, allow_inf_nan=False)] = Field(
         1.0, description="Classifier-free guidance; 1 samples without it."
@@ -260,11 +298,20 @@ class NftConfig(Section):
 class AlgorithmConfig(Section):
     """Advantages, loss and distance to the reference."""
 
-    name: Literal["flow_grpo", "nft"] = Field(
-        "flow_grpo", description="GRPO on stochastic steps, or DiffusionNFT on finished images."
+    name: Literal["grpo", "nft"] = Field(
+        "grpo",
+        description="GRPO on stochastic steps or on tokens, or DiffusionNFT on finished images.",
+    )
+    advantage_over: Literal["prompt", "pair"] = Field(
+        "prompt",
+        description="Whose images are compared: a prompt's, or those of both prompts of a pair "
+        "(Pair-GRPO); prompts without a partner are compared alone.",
     )
     advantage_std: Literal["group", "batch", "none"] = Field(
         "group", description="What a group-centred reward is divided by."
+    )
+    advantage_ddof: Literal[0, 1] = Field(
+        0, description="What is taken off the number of images that a variance is divided by."
     )
     advantage_from: Literal["total", "each_reward", "gdpo"] = Field(
         "total",
@@ -281,7 +328,7 @@ class AlgorithmConfig(Section):
     clip_range: PositiveFloat | None = Field(
         None,
         description="Ratio clip below 1, and above 1 unless clip_range_high is set. Default: of "
-        "the log-probability: gaussian_mean 1e-4, cps_raw 1e-5, ratio_norm 2e-6.",
+        "the log-probability: gaussian_mean 1e-4, cps_raw 1e-5, ratio_norm 2e-6; of tokens 0.2.",
     )
     clip_range_high: PositiveFloat | None = Field(None, description="Ratio clip above 1.")
     beta: NonNegativeFloat = Field(0.0, description="Weight of the KL to the reference.")
@@ -293,6 +340,13 @@ class AlgorithmConfig(Section):
         "latent_mean",
         description="Form of the KL (spec flow 3.3); k3 is for token policies; nft has velocity.",
     )
+    loss_mean: Literal["sequence", "token", "constant"] = Field(
+        "sequence",
+        description="Mean of the loss over actions: of each sample's own, then over samples; over "
+        "all of an update (DAPO); the sum by the most there can be (Dr.GRPO). They differ where "
+        "answers differ in length.",
+    )
+    ground_truth: GroundTruthConfig = GroundTruthConfig()
     nft: NftConfig = NftConfig()
 
     @property
@@ -324,8 +378,9 @@ class TrainConfig(Section):
         description="How often a step draws other prompts for groups whose rewards are all equal.",
     )
     learning_rate: Annotated[float, Field(gt=0, le=1)] = Field(
-        2e-5, description="AdamW learning rate, constant."
+        2e-5, description="AdamW learning rate, the highest of its schedule."
     )
+    schedule: ScheduleConfig = ScheduleConfig()
     weight_decay: NonNegativeFloat = Field(1e-4, description="AdamW weight decay.")
     adam_betas: tuple[Decay, Decay] = Field((0.9, 0.999), description="AdamW betas.")
     adam_epsilon: PositiveFloat = Field(1e-8, description="AdamW epsilon.")
@@ -352,6 +407,11 @@ class TrainConfig(Section):
         "ratio to 1, in clip ranges; nft: of velocities, relative, in tenths.",
     )
 
+    @property
+    def updates(self) -> int:
+        """Optimizer updates of the whole run, at most."""
+        return self.steps * self.updates_per_step * self.inner_epochs
+
 
 class PairCompConfig(Section):
     """Suite paircomp: pairs of captions that differ in one thing (spec janus 7)."""
@@ -368,25 +428,13 @@ class PairCompConfig(Section):
     )
 
 
-class EditingConfig(Section):
+class EditingConfig(EditQuestions):
     """Suite editing: was the instruction followed, and the rest preserved (spec janus 5)?"""
 
     judge: str | None = Field(
         None,
         description="Which of `judges` is asked, none that is trained on; default: the exact "
         "checker scores edits of scenes.",
-    )
-    following_question: str = Field(
-        "The first image was to be changed: {prompt}. Does the second image show that change? "
-        "Answer yes or no.",
-        min_length=1,
-        description="What it is asked about source and edited image, for P(yes).",
-    )
-    preserving_question: str = Field(
-        "The first image was to be changed: {prompt}. Is everything else in the second image as it "
-        "was in the first? Answer yes or no.",
-        min_length=1,
-        description="The same for what had to stay.",
     )
 
 

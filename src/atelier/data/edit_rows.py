@@ -1,9 +1,11 @@
 """Edits of scenes as rows of a prompt table.
 
 The text is the instruction; metadata has "source_scene", "target_scene", "category" (the edit's
-kind) and "place" (of a move).
+kind), "place" (of a move), and what a judge may be asked of the edited image: "following" and
+"preserving", lists of a question and its right answer.
 """
 
+from atelier.data.edit_questions import following_questions, preserving_questions
 from atelier.data.edits import Edit
 from atelier.data.prompts import Prompt
 from atelier.data.scenes import from_dict, to_dict
@@ -16,6 +18,8 @@ def edit_prompt(made: Edit) -> Prompt:
         "target_scene": to_dict(made.target),
         "category": made.kind,
         "place": made.place,
+        "following": [list(one) for one in following_questions(made)],
+        "preserving": [list(one) for one in preserving_questions(made)],
     }
     return Prompt(0, 0, made.instruction, metadata)
 

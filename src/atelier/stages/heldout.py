@@ -19,7 +19,8 @@ from atelier.evaluation.evaluate import evaluate
 from atelier.evaluation.files import write_images, write_results
 from atelier.evaluation.requests import ImageRequest, image_requests
 from atelier.evaluation.results import Evaluation
-from atelier.policies.sd3.policy import SD3Policy
+from atelier.policies.base import Policy
+from atelier.policies.registry import load_policy
 from atelier.stages.suite_judges import judge_of_stage
 from atelier.tracking.run_directory import RunDirectory
 from atelier.training.distributed import join_world
@@ -52,28 +53,21 @@ def evaluate_weights(
 
 
 @contextmanager
-def _policy(config: RunConfig, prompts: Sequence[str]) -> Iterator[SD3Policy]:
+def _policy(config: RunConfig, prompts: Sequence[str]) -> Iterator[Policy]:
     """The policy on the run's device, given back afterwards: the trainer needs the memory."""
     with join_world(config.launch) as world:
         # As many threads as a rank of the trainer has: sums come out equal, and small operations
         # are not shared out among threads that wait for each other.
         torch.set_num_threads(max(1, config.launch.threads // config.launch.processes))
         try:
-            yield SD3Policy.load(
-                config.policy,
-                config.rollout,
-                config.evaluation,
-                config.train.seed,
-                world.device,
-                prompts=prompts,
-            )
+            yield load_policy(config, world.device, prompts=prompts)
         finally:
             if world.device.type == "cuda":
                 torch.cuda.empty_cache()
 
 
 def _generate(
-    policy: SD3Policy, requests: Sequence[ImageRequest], config: RunConfig
+    policy: Policy, requests: Sequence[ImageRequest], config: RunConfig
 ) -> NDArray[np.uint8]:
     """The images in their order; says how far it is where that takes long."""
     size = config.evaluation.micro_batch_size

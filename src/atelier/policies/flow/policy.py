@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from atelier.config.schema import EvaluationConfig, RolloutConfig
 from atelier.data.prompts import Prompt
 from atelier.dynamics.transitions import ode
-from atelier.policies.base import Replay, Rollout, Sample
+from atelier.policies.base import Part, Replay, Rollout, Sample
 from atelier.policies.flow.forward_process import ForwardProcess
 from atelier.policies.flow.model import FlowModel
 from atelier.policies.flow.schedules import Schedules
@@ -53,15 +53,15 @@ class FlowPolicy(FlowModel):
     def rollout(self, module: nn.Module, samples: Sequence[Sample]) -> Rollout:
         return self._actions.rollout(module, samples)
 
-    def action_slices(self, rollout: Rollout) -> Iterator[slice]:
+    def parts(self, rollout: Rollout) -> Iterator[Part]:
         """One action a forward pass: each has a timestep of its own."""
         for action in range(rollout.actions):
-            yield slice(action, action + 1)
+            yield Part(slice(action, action + 1))
 
     def replay(
-        self, module: nn.Module, rollout: Rollout, actions: slice, with_reference: bool
+        self, module: nn.Module, rollout: Rollout, part: Part, with_reference: bool
     ) -> Replay:
-        return self._actions.replay(module, rollout, actions, with_reference)
+        return self._actions.replay(module, rollout, part.actions.start, with_reference)
 
     def pack(self, rollout: Rollout) -> Mapping[str, Tensor]:
         return self._actions.pack(rollout)
