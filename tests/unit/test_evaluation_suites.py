@@ -280,26 +280,40 @@ def test_edits_that_are_done_copied_or_drawn_anew():
 def test_a_judge_of_edits_sees_the_source_first():
     prompts, config = edits(3), suite("editing")
     done = np.stack([np.asarray(ground_truth_image(one)) for one in prompts])
-    judge = scripted(lambda question: 0.9 if "everything else" in question.prompt else 0.4)
+    judge = scripted(lambda question: 0.9 if "the same in both" in question.prompt else 0.4)
     found = evaluate(done, prompts, config, judge)
     question = judge.judge.asked[1]
-    assert [
-        np.array_equal(np.asarray(a), b)
-        for a, b in zip(
-            question.images, (np.asarray(source_image(prompts[0])), done[0]), strict=True
-        )
-    ] == [True, True]
+    first, second = (np.asarray(one) for one in question.images)
+    assert np.array_equal(first, np.asarray(source_image(prompts[0])))
+    assert np.array_equal(second, done[0])
     assert prompts[0].text in question.prompt
+    assert found.summary["headline"] == "judge_edited"
     assert found.mean("judge_following") == pytest.approx(0.4)
     assert found.mean("judge_preserving") == pytest.approx(0.9)
     assert found.mean("judge_edited") == pytest.approx(sqrt(0.36))
     assert found.mean("gold_edited") == 1
-    half = evaluate(
-        done, prompts, config, scripted(lambda q: None if "everything else" in q.prompt else 0.4)
-    )
-    assert half.summary["missing"] == 3
-    assert half.mean("judge_edited") is None
-    assert half.mean("judge_following") == pytest.approx(0.4)
+    answers = iter([0.5, None, *[0.5] * 4])
+    part = evaluate(done, prompts, config, scripted(lambda question: next(answers)))
+    assert part.summary["missing"] == 1
+    assert part.summary["metrics"]["judge_following"]["n"] == 2
+    with pytest.raises(Stopped, match=r"judges\.j answered no question of the suite: away"):
+        evaluate(done, prompts, config, scripted(lambda question: None))
+
+
+def test_a_judge_of_edits_may_be_asked_for_facts_of_the_edited_image_alone():
+    prompts, config = edits(6), suite("editing", editing={"about": "facts"})
+    done = np.stack([np.asarray(ground_truth_image(one)) for one in prompts])
+    answers = {
+        text: right == "yes"
+        for one in prompts
+        for side in ("following", "preserving")
+        for text, right in one.metadata[side]
+    }
+    judge = scripted(lambda question: 0.8 if answers[question.prompt] else 0.2)
+    found = evaluate(done, prompts, config, judge)
+    assert all(len(question.images) == 1 for question in judge.judge.asked)
+    assert found.mean("judge_following") == pytest.approx(0.8)
+    assert found.summary["missing"] == 0
 
 
 def test_edits_of_files_need_a_judge():

@@ -13,7 +13,7 @@ from typing import Any
 from PIL import Image, ImageOps
 
 from atelier.config.paths import from_root
-from atelier.data.opaque import opaque
+from atelier.data.pictures import opaque
 from atelier.data.prompts import Prompt
 from atelier.data.render import REFERENCE_SIZE, render
 from atelier.data.scenes import from_dict

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
@@ -12,7 +12,7 @@ from atelier.config.schema import RunConfig
 from atelier.config.suite_rules import judge_is_reward
 from atelier.errors import Stopped
 from atelier.judge.questions import Question
-from atelier.rewards.scorers.judges import Judge, SharedJudge
+from atelier.rewards.scorers.judges import SharedJudge
 
 ASKED_AT_ONCE = 64  # questions hold their images
 
@@ -23,7 +23,7 @@ class SuiteJudge:
 
     name: str
     model: str
-    judge: Judge
+    judge: SharedJudge
     is_reward: bool = False
 
     def p_yes(self, questions: Iterator[Question]) -> list[float | str]:
@@ -38,10 +38,13 @@ class SuiteJudge:
                 number = answer.numbers.get("p_yes")
                 missing = answer.missing or "the judge gave no number"
                 found.append(missing if number is None else number)
-        reasons = [one for one in found if isinstance(one, str)]
-        if found and len(reasons) == len(found):
-            raise Stopped(f"judges.{self.name} answered no question of the suite: {reasons[0]}")
+        self.require_some([one if isinstance(one, str) else None for one in found])
         return found
+
+    def require_some(self, missing: Sequence[str | None]) -> None:
+        """Raise Stopped where every image lacks its score; `missing` says why, None where not."""
+        if missing and all(missing):
+            raise Stopped(f"judges.{self.name} answered no question of the suite: {missing[0]}")
 
 
 @contextmanager

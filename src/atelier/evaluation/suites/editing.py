@@ -1,25 +1,27 @@
 """Suite `editing`: was the instruction followed, and everything else preserved?
 
-Two scores in [0, 1] an image (spec janus 5): following F and preserving P, P(yes) of a judge that
-sees the source and the edited image, and of edits of scenes also those of the exact checker. Who
+Two scores in [0, 1] an image (spec janus 5): following F and preserving P, P(yes) of a judge, asked
+as the reward edit_yes_no asks it, and of edits of scenes also those of the exact checker. Who
 copies the source has P = 1 and F = 0, who draws another picture the reverse, so the headline is
 `edited`, their geometric mean.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from math import sqrt
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
+from PIL.Image import Image
 
+from atelier.config.rewards import EditYesNoConfig
 from atelier.config.schema import EditingConfig, EvaluationConfig
 from atelier.data.edit_check import check_edit
 from atelier.data.edit_rows import edit_of
 from atelier.data.ground_truth import source_image
+from atelier.data.pictures import square
 from atelier.data.prompts import Prompt
 from atelier.errors import DataError
 from atelier.evaluation.image_statistics import NAMES
@@ -27,10 +29,12 @@ from atelier.evaluation.judging import SuiteJudge
 from atelier.evaluation.requests import ImageRequest
 from atelier.evaluation.suite import Images, Rows, Scored, Suite, row
 from atelier.evaluation.units import part
-from atelier.judge.forms import YesNoForm
-from atelier.judge.questions import Question
+from atelier.rewards.base import Missing, ScoreBatch
+from atelier.rewards.images import pil_images
+from atelier.rewards.scorers.edit_yes_no import EditYesNoScorer
 
 SCORES = ("edited", "following", "preserving")
+BATCH = 16
 METRICS = (*(f"{who}_{score}" for who in ("judge", "gold") for score in SCORES), "gold", *NAMES)
 
 
@@ -98,21 +102,33 @@ def _ask(
     judge: SuiteJudge,
     rows: Rows,
 ) -> None:
-    """Add what the judge says to the rows."""
-    side = images.shape[1]
+    """Add what the judge says to the rows, as the reward edit_yes_no asks it."""
+    section = EditYesNoConfig(**{**dict(config), "judge": judge.name})
+    scorer = EditYesNoScorer(section, judge.judge)
+    for start in range(0, len(rows), BATCH):
+        part = slice(start, start + BATCH)
+        scores = scorer.score(_batch(images[part], requests[part]))
+        for own, value, seen in zip(rows[part], scores.values, scores.details, strict=True):
+            own |= _columns("judge", seen.get("following"), seen.get("preserving"))
+            own["missing"] = value.reason if isinstance(value, Missing) else None
+    judge.require_some([row["missing"] for row in rows])
 
-    def questions() -> Iterator[Question]:
-        for request, image in zip(requests, images, strict=True):
-            source = source_image(request.prompt, side)
-            shown = [source, Image.fromarray(image)] if source is not None else []
-            for text in (config.following_question, config.preserving_question):
-                yield Question(text.replace("{prompt}", request.prompt.text), YesNoForm(), shown)
 
-    answers = judge.p_yes(questions())
-    for own, following, preserving in zip(rows, answers[::2], answers[1::2], strict=True):
-        scores = [None if isinstance(one, str) else one for one in (following, preserving)]
-        missing = [one for one in (following, preserving) if isinstance(one, str)]
-        own |= _columns("judge", *scores) | {"missing": missing[0] if missing else None}
+def _batch(images: Images, requests: Sequence[ImageRequest]) -> ScoreBatch:
+    prompts = [one.prompt for one in requests]
+    return ScoreBatch(
+        images=pil_images(images),
+        prompts=[one.text for one in prompts],
+        metadata=[one.metadata for one in prompts],
+        group_ids=[one.prompt_id for one in prompts],
+        source_images=[_source(one, images.shape[1]) for one in prompts],
+    )
+
+
+def _source(prompt: Prompt, side: int) -> Image | None:
+    """What the policy saw of the source: its middle, as large as what it drew."""
+    source = source_image(prompt, side)
+    return None if source is None else square(source, side)
 
 
 def _scored(rows: Rows, headline: str, reader: str) -> Scored:

@@ -16,6 +16,8 @@ from torch import Tensor
 from transformers import JanusForConditionalGeneration
 from transformers.models.janus.image_processing_pil_janus import JanusImageProcessorPil
 
+from atelier.data.pictures import square
+
 BATCH = 16
 _SETTINGS = ("size", "min_size", "resample", "rescale_factor", "image_mean", "image_std")
 
@@ -92,19 +94,8 @@ def exact_processor(image_processor: Any) -> JanusImageProcessorPil:
 
 
 def to_square(image: Image.Image | np.ndarray, side: int) -> Image.Image:
-    """The middle of an image, resized so that its short side is `side`.
-
-    Large images are halved by averaging before they are resized, so that no pixel is skipped.
-    """
-    picture = _picture(image)
-    while min(picture.size) >= 2 * side:
-        halved = (picture.width // 2, picture.height // 2)
-        picture = picture.resize(halved, Image.Resampling.BOX)
-    scale = side / min(picture.size)
-    size = (round(picture.width * scale), round(picture.height * scale))
-    picture = picture.resize(size, Image.Resampling.BICUBIC)
-    left, top = (picture.width - side) // 2, (picture.height - side) // 2
-    return picture.crop((left, top, left + side, top + side))
+    """The middle of an image, as `data.pictures.square` takes it."""
+    return square(_picture(image), side)
 
 
 def to_pixels(image: Image.Image | np.ndarray, side: int) -> Tensor:
