@@ -41,7 +41,7 @@ BehaviourSchedule = Literal["follow", "ramp", "late_ramp"]
 class DataConfig(Section):
     """Which prompts are trained on and which are held out."""
 
-    source: Literal["scenes"] | PromptFormat = Field(
+    source: Literal["scenes", PromptFormat] = Field(
         "scenes", description="The embedded scene world, or the format of the prompt file."
     )
     path: str | None = Field(
