@@ -27,7 +27,7 @@ from typing import Any
 from atelier.config.resolve import load_stage_config, resolve, write_stage_configs
 from atelier.data.prepare import prepare
 from atelier.data.prompts import read_prompts
-from atelier.evaluation import ocr
+from atelier.evaluation.evaluate import evaluate, score_folder
 from atelier.tracking.events import read_json_lines
 from atelier.tracking.run_directory import RunDirectory
 
@@ -49,7 +49,7 @@ def baseline(root: Path, recipe: str, overrides: list[str]) -> dict[str, float]:
         prompts,
         [evaluation_key(config.evaluation.seed, prompt) for prompt in prompts],
     )
-    evaluation = ocr.evaluate(images, prompts, config.evaluation)
+    evaluation = evaluate(images, prompts, config.evaluation)
     return {name: evaluation.mean(name) for name in METRICS}
 
 
@@ -65,7 +65,7 @@ def score(run: RunDirectory, folder: Path) -> dict[str, float]:
     """One point of a curve, scored in a process of its own: reading takes longer than training."""
     config = load_stage_config(run.config("train"))
     prompts = read_prompts(run.data / "heldout.parquet")[: config.evaluation.periodic_prompts]
-    evaluation = ocr.score_folder(folder, prompts, config.evaluation)
+    evaluation = score_folder(folder, prompts, config.evaluation)
     step = int(folder.name.removeprefix("step-"))
     return {"step": step, **{name: evaluation.mean(name) for name in METRICS}}
 

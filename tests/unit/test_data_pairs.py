@@ -3,7 +3,6 @@
 import json
 from collections import Counter
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -34,11 +33,6 @@ def _config(**changes):
 
 def _tables(folder):
     return [read_prompts(folder / f"{name}.parquet") for name in ("train", "heldout")]
-
-
-def _plain(config, **changes):
-    """The fields `prepare` needs, without the schema."""
-    return SimpleNamespace(**{**config.model_dump(), **changes})
 
 
 # Scenes ------------------------------------------------------------------------------------------

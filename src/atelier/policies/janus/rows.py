@@ -67,22 +67,15 @@ class Rows:
         return self.mask.int().argmax(dim=1, keepdim=True)
 
     def at(self, places: Sequence[int]) -> Rows:
-        """Some of the rows, in this order."""
-        return replace(
-            self,
-            tokens=self.tokens[list(places)],
-            null_tokens=self.null_tokens[list(places)],
-            mask=self.mask[list(places)],
-            codes=self._images_at(places, self.codes, IMAGE_SLOT),
-            features=self._images_at(places, self.features, SEEN_SLOT),
+        """Some of the rows, with their images."""
+        where = list(places)
+        return Rows(
+            self.tokens[where],
+            self.null_tokens[where],
+            self.mask[where],
+            _of_rows(self.codes, self.tokens == IMAGE_SLOT, where),
+            _of_rows(self.features, self.tokens == SEEN_SLOT, where),
         )
-
-    def _images_at(self, places: Sequence[int], images: Tensor | None, slot: int) -> Tensor | None:
-        if images is None:
-            return None
-        counts = (self.tokens == slot).sum(1) // images.shape[1]
-        by_row = images.split(counts.tolist())
-        return torch.cat([by_row[place] for place in places])
 
     def to(self, device: torch.device | str) -> Rows:
         moved = {name: value.to(device) for name, value in vars(self).items() if value is not None}
@@ -125,6 +118,15 @@ def stack(
         codes=torch.stack(codes) if codes else None,
         features=torch.stack(features) if features else None,
     )
+
+
+def _of_rows(images: Tensor | None, slots: Tensor, places: Sequence[int]) -> Tensor | None:
+    """Images of some rows, of those of all rows; None where they have none."""
+    if images is None:
+        return None
+    each = images.split((slots.sum(dim=1) // images.shape[1]).tolist())
+    chosen = torch.cat([each[place] for place in places])
+    return chosen if len(chosen) else None
 
 
 def _left(row: Sequence[_Item], length: int, filling: _Item) -> list[_Item]:
