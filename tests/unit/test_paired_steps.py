@@ -93,3 +93,11 @@ def test_mixed_rows_keep_pairs_together() -> None:
             pairs = {one.prompt.metadata.get("pair") for one in (first, second)}
             assert len(pairs) == 1
             assert (first.pool == second.pool) == (pairs != {None})
+
+
+def test_a_pair_without_images_has_no_truth() -> None:
+    prompts = table(4, 0)
+    del prompts[1].metadata["image"]
+    samples = [one for step in range(1, 3) for one in step_samples(prompts, step, configured())]
+    shown = {one.prompt.metadata["pair"] for one in samples if one.truth is not None}
+    assert shown == {1, 2, 3}
