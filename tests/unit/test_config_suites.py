@@ -98,7 +98,8 @@ def test_data_that_a_suite_cannot_use(overrides, key, reason):
 
 
 def test_edits_and_pairs_of_scenes_are_plans_that_work():
-    assert planned(*EDIT).evaluation_images
+    edits = resolve("janus-pro-7b/edit", ["evaluation.suite=editing"], Path(os.devnull))
+    assert plan(edits).evaluation_images
     assert planned(*COMPARED).evaluation_images
 
 

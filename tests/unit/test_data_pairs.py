@@ -65,6 +65,15 @@ def test_scene_pairs_differ_in_one_thing_and_stay_in_one_split(tmp_path, kind):
             assert gold.check(pictures[1], scenes[0]).score < 1
 
 
+@pytest.mark.parametrize(("wanted", "share", "pairs"), [(61, 1.0, 30), (1, 1.0, 0), (63, 0.5, 16)])
+def test_odd_numbers_are_honoured(tmp_path, wanted, share, pairs):
+    config = _config(scene_kind="shapes", scene_pairs=share, train_prompts=wanted)
+    assert prepare(config, tmp_path)["train"] | {"digest": ""} == {
+        **{"prompts": wanted, "pairs": pairs, "different_texts": wanted},
+        **{"datasets": 1, "digest": ""},
+    }
+
+
 def test_held_out_pairs_differ_in_what_training_pairs_do(tmp_path):
     """Although a changed word mostly belongs to the other split, and a changed ink never."""
     config = _config(scene_kind="mixed", scene_pairs=1, train_prompts=600, heldout_prompts=600)
