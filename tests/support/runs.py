@@ -104,8 +104,9 @@ def random_janus_model() -> Path:
     place = tempfile.mkdtemp(prefix="atelier-test-")
     atexit.register(shutil.rmtree, place, ignore_errors=True)
     folder = Path(place) / "janus"
-    random_janus.build_model().save_pretrained(folder)
-    random_janus.build_processor().save_pretrained(folder)
+    sizes = random_janus.Sizes(patch=4)
+    random_janus.build_model(sizes).save_pretrained(folder)
+    random_janus.build_processor(sizes).save_pretrained(folder)
     return folder
 
 
