@@ -32,7 +32,7 @@ from atelier.config.sections import (
     operational,
 )
 from atelier.config.suite_rules import data_conflicts, suite_conflicts
-from atelier.config.tokens import IntrospectionConfig, TokensConfig
+from atelier.config.tokens import EditingRolloutConfig, IntrospectionConfig, TokensConfig
 
 AdvantageUse = Literal["all", "positive_only", "negative_only", "one_only", "binary"]
 BehaviourSchedule = Literal["follow", "ramp", "late_ramp"]
@@ -214,6 +214,7 @@ class RolloutConfig(Section):
     )
     tokens: TokensConfig = TokensConfig()
     introspection: IntrospectionConfig = IntrospectionConfig()
+    editing: EditingRolloutConfig = EditingRolloutConfig()
     num_inference_steps: PositiveInt = Field(8, description="Denoising steps.")
     guidance_scale: Annotated[float, Field(ge=1, allow_inf_nan=False)] = Field(
         1.0, description="Classifier-free guidance; 1 samples without it."
