@@ -6,22 +6,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import Sequence, Split, WhitespaceSplit
 from transformers import (
     JanusConfig,
     JanusForConditionalGeneration,
-    JanusProcessor,
     JanusVisionConfig,
     JanusVQVAEConfig,
     LlamaConfig,
     PreTrainedTokenizerFast,
 )
-from transformers.models.janus.image_processing_pil_janus import JanusImageProcessorPil
 
-MARKS = ("<pad>", "<bos>", "<eos>", "<boi>", "<eoi>", "<image>", "<unk>")
-WORDS = ("Yes", "No", "<|User|>:", "<|Assistant|>:", "a", "red", "blue", "circle", "square", "and")
+from atelier.policies.janus.tiny import IMAGE, TinyJanusSizes, build_processor, build_tokenizer
 
 
 @dataclass(frozen=True)
@@ -51,11 +45,13 @@ class JanusShape:
 JANUS_SHAPES = {
     "1b": JanusShape(),
     "7b": JanusShape(width=4096, layers=30, heads=32, feed_forward=11_008),
-    "small": JanusShape(128, 2, 2, 352, 640, 4, 8, 96, 64, 1, 1, 32, (1, 1, 1, 1)),
+    "small": JanusShape(128, 2, 2, 352, 1024, 4, 8, 96, 64, 1, 1, 32, (1, 1, 1, 1)),
 }
 
 
-def build_janus(shape: JanusShape) -> JanusForConditionalGeneration:
+def build_janus(
+    shape: JanusShape, tokenizer: PreTrainedTokenizerFast
+) -> JanusForConditionalGeneration:
     """Random weights of the real class, on the default device."""
     return JanusForConditionalGeneration(
         JanusConfig(
@@ -66,9 +62,9 @@ def build_janus(shape: JanusShape) -> JanusForConditionalGeneration:
                 num_hidden_layers=shape.layers,
                 num_attention_heads=shape.heads,
                 max_position_embeddings=16_384,
-                bos_token_id=MARKS.index("<bos>"),
-                eos_token_id=MARKS.index("<eos>"),
-                pad_token_id=MARKS.index("<pad>"),
+                bos_token_id=tokenizer.bos_token_id,
+                eos_token_id=tokenizer.eos_token_id,
+                pad_token_id=tokenizer.pad_token_id,
                 tie_word_embeddings=False,
             ),
             vision_config=JanusVisionConfig(
@@ -87,44 +83,19 @@ def build_janus(shape: JanusShape) -> JanusForConditionalGeneration:
                 projection_dim=shape.width,
                 image_token_embed_dim=shape.width,
             ),
-            image_token_id=MARKS.index("<image>"),
+            image_token_id=tokenizer.convert_tokens_to_ids(IMAGE),
             tie_word_embeddings=False,
         )
     )
 
 
-def build_processor(shape: JanusShape) -> JanusProcessor:
-    """A word is a token; marks are found anywhere."""
-    vocabulary = {word: index for index, word in enumerate((*MARKS, *WORDS))}
-    words = Tokenizer(WordLevel(vocabulary, unk_token="<unk>"))
-    words.pre_tokenizer = Sequence([WhitespaceSplit(), Split("<|Assistant|>:", "isolated")])
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=words,
-        bos_token="<bos>",
-        eos_token="<eos>",
-        pad_token="<pad>",
-        unk_token="<unk>",
-        extra_special_tokens={
-            "image_token": "<image>",
-            "boi_token": "<boi>",
-            "eoi_token": "<eoi>",
-        },
-    )
-    images = JanusImageProcessorPil(
-        size={"height": shape.pixels, "width": shape.pixels},
-        image_mean=[0.5] * 3,
-        image_std=[0.5] * 3,
-    )
-    return JanusProcessor(
-        image_processor=images, tokenizer=tokenizer, num_image_tokens=shape.side**2
-    )
-
-
 def write_janus(shape: JanusShape, folder: Path) -> None:
-    """Write the model in bfloat16, and its processor."""
+    """Write the model in bfloat16, and a processor with the embedded model's tokenizer."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    tokenizer = build_tokenizer()
     torch.manual_seed(0)
     with device:
-        model = build_janus(shape)
+        model = build_janus(shape, tokenizer)
     model.to("cpu", torch.bfloat16).save_pretrained(folder)
-    build_processor(shape).save_pretrained(folder)
+    sizes = TinyJanusSizes(image_size=shape.pixels, patch_size=shape.patch)
+    build_processor(tokenizer, sizes).save_pretrained(folder)

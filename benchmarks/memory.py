@@ -38,13 +38,14 @@ from atelier.data.scenes import sample_scene, to_dict
 from atelier.policies.base import Policy, Sample
 from atelier.training.distributed import World, join_world
 from atelier.training.engines import Engine, make_engine
-from benchmarks.janus_shape import JANUS_SHAPES, WORDS, write_janus
+from benchmarks.janus_shape import JANUS_SHAPES, write_janus
 from benchmarks.sd3_shape import SHAPES, build_pipeline
 
 GIBIBYTE = 2**30
 RECIPES = {"sd3": "sd35m/flow-grpo-fast-1gpu", "janus": "janus-pro-1b/grpo"}
 USUAL_SHAPES = {"sd3": "medium", "janus": "1b"}
-_TEMPLATE = 4  # tokens of a prompt that are not its words
+WORDS = ("a", "red", "circle", "and", "a", "blue", "square")  # a token each
+_TEMPLATE = 10  # tokens of a prompt that are not its words
 
 
 class Meter:
@@ -105,8 +106,7 @@ def load_janus(config: RunConfig, world: World, meter: Meter) -> tuple[Policy, l
 
 def janus_prompt(index: int, words: int) -> Prompt:
     """So many words, a picture that they ask for, and one that they change."""
-    vocabulary = WORDS[4:]
-    text = " ".join(vocabulary[place % len(vocabulary)] for place in range(words))
+    text = " ".join(WORDS[place % len(WORDS)] for place in range(words))
     scene = to_dict(sample_scene(random.Random(index), "shapes"))
     return Prompt(index, 0, text, {"scene": scene, "source_scene": scene})
 

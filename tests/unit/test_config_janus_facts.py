@@ -13,6 +13,7 @@ from atelier.config.plan import plan
 from atelier.config.resolve import resolve
 from atelier.config.schema import RunConfig
 from atelier.errors import ConfigError, PlanError
+from atelier.policies.janus.tiny import build_tokenizer
 from benchmarks.janus_shape import JANUS_SHAPES, build_janus
 
 SHAPE = JANUS_SHAPES["small"]
@@ -27,7 +28,7 @@ PROJECTIONS = {
 def parameters() -> dict[str, int]:
     """Of every part of the real class, by its name."""
     found: dict[str, int] = {}
-    for name, value in build_janus(SHAPE).state_dict().items():
+    for name, value in build_janus(SHAPE, build_tokenizer()).state_dict().items():
         part = name.removeprefix("model.").partition(".")[0]
         found[part] = found.get(part, 0) + value.numel()
     return found
@@ -37,7 +38,7 @@ def parameters() -> dict[str, int]:
 def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A model as transformers saves it: in one file, and in several with an index."""
     root = tmp_path_factory.mktemp("janus")
-    model = build_janus(SHAPE)
+    model = build_janus(SHAPE, build_tokenizer())
     model.save_pretrained(root / "whole")
     model.save_pretrained(root / "parts", max_shard_size="1MB")
     return {"whole": root / "whole", "parts": root / "parts"}
@@ -77,7 +78,7 @@ def test_sizes_are_those_of_the_class(
     assert facts.images.tokenizer_parameters == parameters["vqmodel"]
     assert facts.frozen_bytes == 4 * (vision + parameters["vqmodel"])
     assert (facts.width, facts.layers, facts.feed_forward) == (128, 2, 352)
-    assert (facts.vocabulary, facts.codebook, facts.key_value_width) == (640, 96, 128)
+    assert (facts.vocabulary, facts.codebook, facts.key_value_width) == (1024, 96, 128)
     assert (facts.images.tokens, facts.images.pixels, facts.images.channels) == (16, 32 * 32, 32)
     assert len(list(written["parts"].glob("*.safetensors"))) > 1
 

@@ -16,13 +16,15 @@ from transformers.models.llama.modeling_llama import LlamaModel
 from atelier.config.facts.janus import JanusFacts
 from atelier.config.facts.read import known_facts
 from atelier.config.memory.estimate import Memory, estimate
-from atelier.config.memory.janus import CODED_TOGETHER, LOGITS_CHUNK, packed_bytes
+from atelier.config.memory.janus import CODED_TOGETHER, LOGITS_CHUNK
 from atelier.config.memory.llama import LanguageModel
 from atelier.config.memory.sequences import PROMPT_TOKENS, longest_sequences
 from atelier.config.resolve import resolve
 from atelier.config.schema import RunConfig
 from atelier.config.space import checkpoint_bytes
 from atelier.config.work import work
+from atelier.policies.janus.module import JanusModule
+from atelier.policies.janus.pixels import BATCH
 
 WIDTH, INNER, ROWS, LENGTH = 128, 352, 2, 160
 MODEL = LanguageModel(WIDTH, INNER, WIDTH, 1, computed=4, held=4, adapted=False)
@@ -126,7 +128,7 @@ def test_rows_are_as_long_as_what_comes_before() -> None:
     assert lengths() == [(28, PROMPT_TOKENS, 576)]
     assert lengths("rollout.guidance_scale=1") == [(14, PROMPT_TOKENS, 576)]
     ((_, source, _),) = lengths("rollout.kind=edit")
-    assert source == PROMPT_TOKENS + 576 + 8
+    assert source == PROMPT_TOKENS + 576 + 8 + len(" Draw the edited image.") // 3
     two = lengths("rollout.kind=introspect")
     three = lengths("rollout.kind=introspect", "rollout.introspection.rounds=3")
     assert [rows for rows, _, _ in two] == [28, 14], "answers have no unconditional row"
@@ -208,17 +210,10 @@ def test_stored_samples_take_space() -> None:
     facts = facts_of(config)
     stored = checkpoint_bytes(config, facts) - checkpoint_bytes(drained, facts)
     assert stored == 56 * 576 * (8 + 4)
-    edits = configured("rollout.kind=edit")
-    assert packed_bytes(edits, facts, 576) == 576 * (8 + 4 + 8)
-    told = configured("rollout.kind=introspect")
-    actions = work(told, facts).actions
-    assert packed_bytes(told, facts, actions) == 8 * actions + 4 * actions + 4 * 3 * 576
 
 
 def test_constants_are_those_of_the_policy() -> None:
     """The planner imports no torch, so it has them twice."""
-    module = pytest.importorskip("atelier.policies.janus.module")
-    pixels = pytest.importorskip("atelier.policies.janus.pixels")
-    chunk = inspect.signature(module.JanusModule.__init__).parameters["logits_chunk"].default
+    chunk = inspect.signature(JanusModule.__init__).parameters["logits_chunk"].default
     assert chunk == LOGITS_CHUNK
-    assert pixels.BATCH == CODED_TOGETHER
+    assert BATCH == CODED_TOGETHER

@@ -52,14 +52,17 @@ def janus_memory(config: RunConfig, facts: JanusFacts, images: int, actions: int
 
 
 def packed_bytes(config: RunConfig, facts: JanusFacts, actions: int) -> int:
-    """Of a sample in a checkpoint: codes and answers in 8 bytes, log-probs in 4."""
-    rollout, tokens = config.rollout, facts.images.tokens
-    if rollout.kind != "introspect":
-        sources = 8 * tokens if rollout.kind == "edit" else 0
-        return 12 * actions + sources
-    limit, rounds = rollout.introspection.answer_tokens, rollout.introspection.rounds
-    said = 4 * (2 * rounds - 1) * max(tokens, limit)
-    return 12 * actions + said
+    """Of a sample in a checkpoint: tokens in 8 bytes, log-probs in 4, and of samples that judge
+    what they drew, their images twice more: as codes of pixels, and as pixels."""
+    rollout, images = config.rollout, facts.images
+    packed = 12 * actions
+    if rollout.kind == "edit":
+        packed += 8 * images.tokens  # of the source image
+    if rollout.kind == "introspect":
+        rounds, limit = rollout.introspection.rounds, rollout.introspection.answer_tokens
+        packed += rounds * (8 * images.tokens + 3 * images.pixels)
+        packed += 4 * (2 * rounds - 1) * max(images.tokens, limit)  # log-probs as they were drawn
+    return packed
 
 
 def _largest(*moments: Mapping[str, int]) -> Mapping[str, int]:

@@ -53,13 +53,18 @@ def longest_sequences(config: RunConfig, facts: JanusFacts, guided: bool) -> lis
     samples = rollout.micro_batch_size
     rows = samples * (2 if guided and rollout.guidance_scale > 1 else 1)
     if rollout.kind != "introspect":
-        source = tokens + _MARKS if rollout.kind == "edit" else 0
+        wish = _tokens_of(rollout.editing.wish)
+        source = tokens + _MARKS + wish if rollout.kind == "edit" else 0
         return [Sequences(samples, rows, PROMPT_TOKENS + source, tokens, facts.codebook)]
     settings = rollout.introspection
-    asked = tokens + _MARKS + len(settings.question) // _CHARACTERS_A_TOKEN
-    told = settings.answer_tokens + len(settings.draw_again) // _CHARACTERS_A_TOKEN
+    asked = tokens + _MARKS + _tokens_of(settings.question)
+    told = settings.answer_tokens + _tokens_of(settings.draw_again)
     before = PROMPT_TOKENS + (settings.rounds - 2) * (asked + told)
     return [
         Sequences(samples, rows, before + asked + told, tokens, facts.codebook),
         Sequences(samples, samples, before + asked, settings.answer_tokens, facts.vocabulary),
     ]
+
+
+def _tokens_of(sentence: str) -> int:
+    return len(sentence) // _CHARACTERS_A_TOKEN
