@@ -13,7 +13,7 @@ from atelier.rewards.scorers.edit_quality import combined
 from atelier.rewards.scorers.judges import SharedJudge
 from atelier.rewards.scorers.pairs import Pair, pairs_of, tallies
 from tests.support.judge_endpoint import judge_endpoint, said
-from tests.support.oracle_judge import ScriptedJudge, SilentJudge
+from tests.support.oracle_judge import OracleJudge, ScriptedJudge, SilentJudge
 
 
 def made(name, judge, **settings):
@@ -180,13 +180,15 @@ def test_a_tie_is_half_a_win():
 # edit_yes_no -------------------------------------------------------------------------------------
 
 
-def yes_to(*texts):
-    """A judge that is sure: yes to questions that hold one of the texts."""
+class SureJudge(OracleJudge):
+    """Yes to questions that hold one of the texts."""
 
-    def says(question):
-        return "yes" if any(one in question.prompt for one in texts) else "no"
+    def __init__(self, *texts):
+        self.texts, self.asked = texts, []
 
-    return ScriptedJudge(says)
+    def _shown(self, question):
+        self.asked.append(question)
+        return any(one in question.prompt for one in self.texts)
 
 
 def facts(following, preserving=()):
@@ -195,7 +197,7 @@ def facts(following, preserving=()):
 
 
 def test_an_edit_is_asked_about_with_its_source():
-    judge = yes_to("do what it says")
+    judge = SureJudge("do what it says")
     sources = [Image.new("RGB", (5, 5)), None]
     found = made("edit_yes_no", judge).score(batch_of(2, sources=sources))
     assert [[image.width for image in one.images] for one in judge.asked] == [[5, 1]] * 2
@@ -209,7 +211,7 @@ def test_an_edit_is_asked_about_with_its_source():
 )
 def test_an_edit_is_asked_about_by_facts(gate, score):
     """One of two was done, all was kept: what is said not to be there is not."""
-    judge = yes_to("a blue circle", "a green square")
+    judge = SureJudge("a blue circle", "a green square")
     asked = facts(
         [("Is there a blue circle?", "yes"), ("Is there a blue square?", "yes")],
         [("Is there a green square?", "yes"), ("Is there a cross?", "no")],
@@ -232,7 +234,7 @@ def test_an_edit_is_asked_about_by_facts(gate, score):
     ],
 )
 def test_an_edit_without_questions_has_no_score(metadata):
-    scores = made("edit_yes_no", yes_to(), about="facts").score(batch_of(1, [metadata]))
+    scores = made("edit_yes_no", SureJudge(), about="facts").score(batch_of(1, [metadata]))
     assert "metadata following" in scores.values[0].reason
 
 

@@ -14,9 +14,17 @@ from atelier.config.model_facts import ModelFacts
 from atelier.config.paths import from_root, is_file
 from atelier.config.placement import managed_servers, placement_conflicts
 from atelier.config.policy_rules import policy_rejections
-from atelier.config.prompt_files import FOLDER_FILES, can_be_had, prompt_files
+from atelier.config.prompt_files import (
+    EDIT_SOURCES,
+    FOLDER_FILES,
+    KEYS,
+    PAIR_SOURCES,
+    can_be_had,
+    prompt_files,
+)
 from atelier.config.rewards import JudgedSection, RewardsConfig
 from atelier.config.schema import RolloutConfig, RunConfig, WindowConfig
+from atelier.config.suite_rules import suite_rejections
 from atelier.config.token_rules import token_rejections
 from atelier.config.whole_groups import comparing_rewards, images_together
 from atelier.environments import DECLARED
@@ -29,7 +37,7 @@ _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 LEAST_NOISE = 0.01
 
 # Prompt formats that carry no text to be read in the image.
-_WITHOUT_TARGET = ("plain", "geneval", "unigenbench", "paircomp")
+_WITHOUT_TARGET = ("plain", "geneval", "unigenbench", *PAIR_SOURCES, *EDIT_SOURCES, "janus_sft")
 
 
 def rewards_in_use(rewards: RewardsConfig) -> dict[str, float]:
@@ -316,12 +324,12 @@ def _environment_rejections(config: RunConfig) -> Rejections:
 
 def _data_rejections(config: RunConfig) -> Rejections:
     data, evaluation = config.data, config.evaluation
-    for split, file in prompt_files(data).items():
+    for part, file in prompt_files(data).items():
         if not can_be_had(file):
-            name = "path" if split == "train" else "heldout_path"
-            folder = FOLDER_FILES.get(data.source, {split: file.name})[split]
+            source = data.heldout_source if part == "heldout" else data.source
+            folder = FOLDER_FILES.get(source or data.source, {}).get(part, file.name)
             hint = f", and no folder with {folder}" if file.name != folder else ""
-            yield f"data.{name}", f"there is no file {file}{hint}"
+            yield f"data.{KEYS[part]}", f"there is no file {file}{hint}"
     if config.train.prompts_per_step > data.train_prompts:
         yield (
             "train.prompts_per_step",
@@ -334,6 +342,7 @@ def _data_rejections(config: RunConfig) -> Rejections:
                 f"evaluation.{name}",
                 f"{wanted} is more than data.heldout_prompts {data.heldout_prompts}",
             )
+    yield from suite_rejections(config)
 
 
 def model_rejections(config: RunConfig, facts: ModelFacts | None) -> Rejections:
@@ -355,6 +364,8 @@ def model_rejections(config: RunConfig, facts: ModelFacts | None) -> Rejections:
 def _no_target(config: RunConfig) -> str | None:
     if config.data.source in _WITHOUT_TARGET:
         return f"data.source {config.data.source}"
+    if config.data.source == "scenes" and config.data.scene_task == "edit":
+        return "data.scene_task edit"
     if config.data.source == "scenes" and config.data.scene_kind == "shapes":
         return "data.scene_kind shapes"
     return None

@@ -19,6 +19,7 @@ from atelier.config.judge import JudgeConfig, JudgeName
 from atelier.config.judged import judge_conflicts
 from atelier.config.learning_rate import ScheduleConfig
 from atelier.config.policy_parts import Dtype, TextConfig, VaeConfig
+from atelier.config.prompt_files import PromptFormat
 from atelier.config.rewards import OcrConfig, RewardsConfig
 from atelier.config.sections import (
     Decay,
@@ -30,6 +31,7 @@ from atelier.config.sections import (
     Section,
     operational,
 )
+from atelier.config.suite_rules import data_conflicts, suite_conflicts
 from atelier.config.tokens import IntrospectionConfig, TokensConfig
 
 AdvantageUse = Literal["all", "positive_only", "negative_only", "one_only", "binary"]
@@ -39,9 +41,9 @@ BehaviourSchedule = Literal["follow", "ramp", "late_ramp"]
 class DataConfig(Section):
     """Which prompts are trained on and which are held out."""
 
-    source: Literal[
-        "scenes", "ocr_text", "plain", "geneval", "unigenbench", "deepgen", "paircomp"
-    ] = Field("scenes", description="The embedded scene world, or the format of the prompt file.")
+    source: Literal["scenes"] | PromptFormat = Field(
+        "scenes", description="The embedded scene world, or the format of the prompt file."
+    )
     path: str | None = Field(
         None, description="Prompt file, or folder with one; required unless source is scenes."
     )
@@ -50,8 +52,24 @@ class DataConfig(Section):
         description="Held-out prompt file or folder; without it a folder's own test file is held "
         "out, and a file's prompts are split by content.",
     )
+    heldout_source: PromptFormat | None = Field(
+        None, description="Format of heldout_path; default: source."
+    )
+    unpaired_path: str | None = Field(
+        None, description="Plain prompt file whose prompts are added to the pairs of path."
+    )
     scene_kind: Literal["word", "shapes", "mixed"] = Field(
         "word", description="Kind of scene to sample (source: scenes)."
+    )
+    scene_task: Literal["draw", "edit"] = Field(
+        "draw",
+        description="draw: prompts ask for scenes; edit: for a change of one (source: scenes, "
+        "scene_kind: shapes).",
+    )
+    scene_pairs: Fraction = Field(
+        0.0,
+        description="Share of the prompts that come in pairs, two that differ in one thing "
+        "(source: scenes).",
     )
     train_prompts: PositiveInt = Field(2048, description="Training prompts to keep or generate.")
     heldout_prompts: PositiveInt = Field(256, description="Held-out prompts to keep or generate.")
@@ -395,24 +413,80 @@ class TrainConfig(Section):
         return self.steps * self.updates_per_step * self.inner_epochs
 
 
+class PairCompConfig(Section):
+    """Suite paircomp: pairs of captions that differ in one thing (spec janus 7)."""
+
+    judge: str | None = Field(
+        None,
+        description="Which of `judges` is asked, none that is trained on; default: the exact "
+        "checker scores pairs of scenes.",
+    )
+    question: str = Field(
+        "Does this image show {prompt}? Answer yes or no.",
+        min_length=1,
+        description="What it is asked, for P(yes); {prompt} is the image's own caption.",
+    )
+
+
+class EditingConfig(Section):
+    """Suite editing: was the instruction followed, and the rest preserved (spec janus 5)?"""
+
+    judge: str | None = Field(
+        None,
+        description="Which of `judges` is asked, none that is trained on; default: the exact "
+        "checker scores edits of scenes.",
+    )
+    following_question: str = Field(
+        "The first image was to be changed: {prompt}. Does the second image show that change? "
+        "Answer yes or no.",
+        min_length=1,
+        description="What it is asked about source and edited image, for P(yes).",
+    )
+    preserving_question: str = Field(
+        "The first image was to be changed: {prompt}. Is everything else in the second image as it "
+        "was in the first? Answer yes or no.",
+        min_length=1,
+        description="The same for what had to stay.",
+    )
+
+
 class EvaluationConfig(Section):
     """Held-out evaluation, before, during and after training."""
 
-    suite: Literal["ocr"] = Field("ocr", description="Evaluation suite.")
+    suite: Literal["ocr", "scenes", "paircomp", "editing"] = Field(
+        "ocr",
+        description="ocr: words that are read in the images. scenes: facts that the exact checker "
+        "finds. paircomp: pairs of captions. editing: edited images.",
+    )
     prompts: PositiveInt = Field(256, description="Held-out prompts of baseline and final.")
     periodic_prompts: PositiveInt = Field(64, description="Held-out prompts of a periodic one.")
+    images_per_prompt: PositiveInt | None = Field(
+        None, description="Images of each prompt; default: 2 for paircomp, else 1."
+    )
     num_inference_steps: PositiveInt = Field(8, description="Denoising steps (deterministic ODE).")
     guidance_scale: Annotated[float, Field(ge=1, allow_inf_nan=False)] = Field(
         1.0, description="Classifier-free guidance of the evaluated images."
     )
-    seed: NonNegativeInt = Field(0, description="Seed of the fixed noise, one draw a prompt.")
+    seed: NonNegativeInt = Field(0, description="Seed of the fixed noise, one draw an image.")
     micro_batch_size: PositiveInt = Field(16, description="Images generated together.")
     ocr: OcrConfig = Field(
         OcrConfig(), description="How the suite reads text, in process; independent of the reward."
     )
+    paircomp: PairCompConfig = PairCompConfig()
+    editing: EditingConfig = EditingConfig()
     bootstrap_samples: Annotated[int, Field(ge=1, le=1_000_000)] = Field(
         10_000, description="Resamples of the paired bootstrap intervals."
     )
+
+    @property
+    def images_of_a_prompt(self) -> int:
+        return self.images_per_prompt or (2 if self.suite == "paircomp" else 1)
+
+    @property
+    def judge(self) -> str | None:
+        """Which of `judges` the suite asks; None where it asks none."""
+        by_suite = {"paircomp": self.paircomp.judge, "editing": self.editing.judge}
+        return by_suite.get(self.suite)
 
 
 class ExportConfig(Section):
@@ -509,6 +583,8 @@ class RunConfig(Section):
         yield from judge_conflicts(self.rewards, self.judges)
         if self.data.source != "scenes" and self.data.path is None:
             yield "data.path", f"is required when data.source is {self.data.source}"
+        yield from data_conflicts(self.data)
+        yield from suite_conflicts(self.evaluation, self.judges)
         if self.rollout.dynamics == "cps" and self.rollout.noise_level > 1:
             yield "rollout.noise_level", "is at most 1 with rollout.dynamics: cps"
         if not self.export.formats or len({*self.export.formats}) < len(self.export.formats):

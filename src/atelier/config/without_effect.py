@@ -89,6 +89,11 @@ RULES = (
         "rollout.window.strategy: decay",
     ),
     Rule(
+        ("data.scene_pairs", "data.scene_task"),
+        lambda config: config.data.source == "scenes",
+        "data.source: scenes",
+    ),
+    Rule(
         ("algorithm.kl", "algorithm.kl_placement"),
         lambda config: config.algorithm.beta > 0,
         "algorithm.beta above 0",

@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from PIL.Image import Image
+
 from atelier.config.rewards import EditYesNoConfig
 from atelier.data.questions import NO, YES
 from atelier.data.render import render
@@ -19,7 +21,7 @@ from atelier.data.scenes import Scene, SceneObject
 from atelier.judge.forms import YesNoForm
 from atelier.judge.questions import Answer, Question
 from atelier.rewards.base import Missing, Score, ScoreBatch, Scores
-from atelier.rewards.scorers.judged import JudgedScorer, missing, red_circle
+from atelier.rewards.scorers.judged import JudgedScorer, missing
 from atelier.rewards.scorers.judges import SharedJudge
 
 SIDES = ("following", "preserving")
@@ -76,20 +78,20 @@ class EditYesNoScorer(JudgedScorer):
         return self.config.following_weight * following + self.config.preserving_weight * kept
 
     def golden(self) -> tuple[ScoreBatch, Sequence[float], float]:
-        """A blue square made a red circle as it was asked for, and the square left as it was. There
-        is nothing to be kept: whether a judge says that it was is left open."""
-        square = render(Scene(objects=(SceneObject("square", "blue", (1, 1)),)), size=64)
-        facts = {"following": [["Is there a red circle? Answer yes or no.", YES]], "preserving": []}
+        """Beside a green cross, a blue square made a red circle as it was asked for, and the square
+        left as it was: the cross is kept both times."""
+        source, edited = _beside_a_cross("square", "blue"), _beside_a_cross("circle", "red")
+        following = [["Is there a red circle? Answer yes or no.", YES]]
+        preserving = [["Is there a green cross? Answer yes or no.", YES]]
         batch = ScoreBatch(
-            images=[red_circle(), square],
+            images=[edited, source],
             prompts=["Replace the blue square with a red circle."] * 2,
-            metadata=[facts] * 2,
+            metadata=[{"following": following, "preserving": preserving}] * 2,
             group_ids=[0, 1],
-            source_images=[square] * 2,
+            source_images=[source] * 2,
         )
-        config = self.config
-        tolerance = 0.45 * config.following_weight + 0.5 * config.preserving_weight
-        return batch, [self.combined(1.0, 0.5), self.combined(0.0, 0.5)], tolerance
+        expected = [self.combined(1.0, 1.0), self.combined(0.0, 1.0)]
+        return batch, expected, 0.45 * (expected[0] - expected[1])
 
     def _lack(self, batch: ScoreBatch, index: int) -> str | None:
         """Why an image cannot be asked about."""
@@ -117,6 +119,11 @@ class EditYesNoScorer(JudgedScorer):
         for side, text in zip(SIDES, texts, strict=True):
             filled = text.replace("{prompt}", batch.prompts[index])
             yield Asked(index, side, Question(filled, YesNoForm(), [source, image]), YES)
+
+
+def _beside_a_cross(shape: str, colour: str) -> Image:
+    cross, other = SceneObject("cross", "green", (0, 0)), SceneObject(shape, colour, (2, 2))
+    return render(Scene(objects=(cross, other)), size=64)
 
 
 def _facts(metadata: Mapping[str, Any], side: str) -> list[tuple[str, str]] | None:
