@@ -18,6 +18,7 @@ import torch
 import yaml
 from safetensors import safe_open
 
+from atelier.config.paths import from_root, is_directory
 from atelier.errors import ConfigError
 from atelier.export.manifest import file_sha256
 
@@ -94,11 +95,25 @@ class BaseModel(ABC):
         shards = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
         return [self._weights / name for name in sorted(shards)]
 
+    def names(self, file: Path) -> list[str]:
+        """Names of the tensors of one weight file."""
+        with safe_open(file, framework="pt") as opened:
+            return list(opened.keys())
+
     def tensors(self, file: Path) -> Iterator[tuple[str, torch.Tensor]]:
         """(name, tensor as stored) of one weight file."""
         with safe_open(file, framework="pt") as opened:
             for name in opened.keys():  # noqa: SIM118  (not a mapping)
                 yield name, opened.get_tensor(name)
+
+    def stored(self, *names: str) -> dict[str, torch.Tensor]:
+        """Those of the tensors that there are."""
+        found = {}
+        for file in self.weight_files():
+            with safe_open(file, framework="pt") as opened:
+                for name in set(names) & set(opened.keys()):
+                    found[name] = opened.get_tensor(name)
+        return found
 
     def tensor_shapes(self) -> dict[str, tuple[int, ...]]:
         """Shape of every tensor of the trained part, read from the headers."""
@@ -133,3 +148,8 @@ class BaseModel(ABC):
             return None
         licence = front.get("license") if isinstance(front, dict) else None
         return str(licence) if licence else None
+
+
+def local_directory(path: str) -> Path | None:
+    """The directory at `path`, which may be relative to the repository; None: no such."""
+    return next((one for one in (Path(path), from_root(path)) if is_directory(one)), None)

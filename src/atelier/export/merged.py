@@ -50,7 +50,8 @@ def export_merged(
     merges = _lora_merges(base, tensors, lora) if lora else _full_merges(base, tensors)
     base.copy_rest(directory, dtype)
     folder, tied = directory / base.weights_folder, base.tied()
-    survival, lines, held = UpdateSurvival(), [], {}
+    survival, lines = UpdateSurvival(), []
+    held: dict[str, tuple[str, int]] = {}
     for file in base.weight_files():
         shard = {}
         for name, stored in base.tensors(file):
@@ -61,7 +62,8 @@ def export_merged(
                 survival.add(value, merged, dtype)
                 value = merged
             value = value.to(dtype) if value.is_floating_point() else value
-            shard[name] = value.contiguous()
+            # A file holds no tensor of two names: the second one gets a copy.
+            shard[name] = value.clone() if name in tied else value.contiguous()
             if name not in tied:
                 lines.append(tensor_line(name, shard[name]))
         save_file(shard, folder / file.name, metadata={"format": "pt"})

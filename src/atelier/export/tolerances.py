@@ -15,7 +15,7 @@ from atelier.export.reference import Difference, Differences
 
 GREY_LEVEL = 1 / 255
 LOG_PROB = 1e-4  # nats
-LOG_PROB_16_BIT = 0.25
+LOG_PROB_16_BIT = 0.1
 
 
 def require_same(where: Path, record: ExportRecord, found: Differences) -> None:

@@ -10,9 +10,8 @@ from typing import Any, ClassVar
 
 import torch
 
-from atelier.config.paths import from_root
 from atelier.errors import ConfigError
-from atelier.export.base import BASE_CARD, CARD, TOP_LEVEL_FILES, BaseModel
+from atelier.export.base import BASE_CARD, CARD, TOP_LEVEL_FILES, BaseModel, local_directory
 
 TRANSFORMER = "transformer"
 WEIGHTS = "diffusion_pytorch_model.safetensors"
@@ -87,10 +86,8 @@ def local_base(path: str) -> BasePipeline | None:
     Raises:
         ConfigError: a directory, but not a pipeline with a transformer.
     """
-    for directory in (Path(path), from_root(path)):
-        if directory.is_dir():
-            return _pipeline(path, directory, is_local=True)
-    return None
+    directory = local_directory(path)
+    return _pipeline(path, directory, is_local=True) if directory else None
 
 
 def _pipeline(path: str, directory: Path, is_local: bool) -> BasePipeline:
