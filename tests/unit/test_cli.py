@@ -61,6 +61,7 @@ def test_the_verbs_and_their_options_are_these() -> None:
         "down": {"--force"},
         "environments": set(),
         "judge": set(),
+        "paircomp": set(),
         "plan": configured | {"--params", "--gpu-gib"},
         "prune": {"--keep", "--older-than", "--checkpoints", "--leftovers", "--apply"},
         "recipes": set(),

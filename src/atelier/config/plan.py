@@ -68,9 +68,10 @@ def plan(config: RunConfig, world_size: int | None = None) -> Plan:
     refused = list(rejections(config, ranks))
     here = facts = None
     try:
-        here = read_model_facts(config)
-        refused += model_rejections(config, here)
-        facts = here or known_facts(config)
+        if config.policy.family == "sd3":
+            here = read_model_facts(config)
+            refused += model_rejections(config, here)
+            facts = here or known_facts(config)
     except ConfigError as error:
         refused.append(("policy.path", str(error)))
     if refused:

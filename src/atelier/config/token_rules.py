@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from atelier.config.prompt_files import EDIT_SOURCES, PAIR_SOURCES
 from atelier.config.schema import RunConfig
+from atelier.config.suite_rules import has_edits, has_pairs
 
 Rejections = Iterator[tuple[str, str]]
 
@@ -12,6 +14,7 @@ Rejections = Iterator[tuple[str, str]]
 def token_rejections(config: RunConfig) -> Rejections:
     """Field and reason of every setting that cannot work with policy.family."""
     yield from _schedule_rejections(config)
+    yield from _data_rejections(config)
     if config.policy.family == "sd3":
         if config.rollout.kind != "draw":
             yield "rollout.kind", f"{config.rollout.kind} is for policy.family janus"
@@ -25,6 +28,30 @@ def token_rejections(config: RunConfig) -> Rejections:
     if config.rollout.kind == "introspect":
         yield from _introspection_rejections(config)
     yield from _ground_truth_rejections(config)
+
+
+def _data_rejections(config: RunConfig) -> Rejections:
+    data, kind = config.data, config.rollout.kind
+    edits, pairs = has_edits(data, data.source), has_pairs(data, data.source)
+    if kind == "edit" and not edits:
+        yield (
+            "rollout.kind",
+            "edit needs training prompts that are edits: data.scene_task edit, or data.source "
+            f"{' or '.join(EDIT_SOURCES)}",
+        )
+    elif kind != "edit" and edits:
+        key = "data.scene_task" if data.source == "scenes" else "data.source"
+        yield key, f"its prompts ask for changes of images; use rollout.kind edit, not {kind}"
+    needs_pairs = {
+        "algorithm.advantage_over": config.algorithm.advantage_over == "pair",
+        "algorithm.ground_truth.enabled": config.algorithm.ground_truth.enabled,
+    }
+    for name, is_set in needs_pairs.items():
+        if is_set and not pairs:
+            sources = " or ".join(PAIR_SOURCES)
+            yield name, f"needs pairs: data.scene_pairs above 0, or data.source {sources}"
+    if config.algorithm.ground_truth.enabled and data.source == "paircomp":
+        yield "algorithm.ground_truth.enabled", "data.source paircomp has no images"
 
 
 def _model_rejections(config: RunConfig) -> Rejections:

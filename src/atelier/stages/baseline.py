@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from atelier.config.schema import RunConfig
+from atelier.report.metric_names import direction_of, order_of
 from atelier.stages.frame import Stage, open_stage
 from atelier.tracking.run_directory import RunDirectory
 
 logger = logging.getLogger(__name__)
 
-OUTPUTS = ("scores.jsonl", "summary.json", "images/*.png")
+OUTPUTS = ("scores.jsonl", "summary.json", "paircomp.json", "images/*.png")
 
 
 def run(run: RunDirectory) -> dict[str, Any]:
@@ -50,7 +52,8 @@ def _work(stage: Stage) -> dict[str, Any]:
     return {"suite": evaluation.summary["suite"], "images": len(evaluation.rows), **means}
 
 
-def describe(means: dict[str, float | None]) -> str:
-    """The metrics a person follows, in one line."""
-    shown = ("similarity", "exact", "gold")
-    return "  ".join(f"{name} {means[name]:.3f}" for name in shown if means.get(name) is not None)
+def describe(means: Mapping[str, float | None]) -> str:
+    """The metrics a person follows, what matters most first, in one line."""
+    known = {name: value for name, value in means.items() if value is not None}
+    shown = [name for name in sorted(known, key=order_of) if direction_of(name) and "/" not in name]
+    return "  ".join(f"{name} {known[name]:.3f}" for name in shown)
