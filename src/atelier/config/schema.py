@@ -484,7 +484,7 @@ class ExportConfig(Section):
     weights: Literal["ema", "raw"] = Field("ema", description="Averaged or last weights.")
     formats: list[Literal["adapter", "merged"]] = Field(
         default=["merged"],
-        description="adapter: LoRA for load_lora_weights; merged: full pipeline directory.",
+        description="adapter: the LoRA alone, for the base; merged: a whole model directory.",
     )
     dtype: Literal["float32", "bfloat16", "float16"] = Field(
         "float32", description="Dtype of the merged weights; 16 bit is rounded once."

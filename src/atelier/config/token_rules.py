@@ -65,6 +65,12 @@ def _model_rejections(config: RunConfig) -> Rejections:
             f"{policy.path} holds weights alone; name the model directory or hub id that its "
             "configuration and tokenizer come from, such as deepseek-community/Janus-Pro-7B",
         )
+    if policy.layout is not None and "adapter" in config.export.formats:
+        yield (
+            "export.formats",
+            f"adapter goes onto a model that transformers loads, and {policy.path} holds weights "
+            "alone; use merged",
+        )
     if launch.engine == "deepspeed" and launch.zero_stage == 3:
         yield (
             "launch.zero_stage",

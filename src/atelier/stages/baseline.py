@@ -34,11 +34,13 @@ def inputs(run: RunDirectory, config: RunConfig) -> list[Path]:
 
 
 def local_model(config: RunConfig) -> list[Path]:
-    """The model's directory; a hub id is identified by its name in the digest."""
-    from atelier.config.paths import from_root
+    """The model's directory, or its file of weights and the directory of its layout; a hub id is
+    identified by its name in the digest."""
+    from atelier.config.paths import from_root, is_directory, is_file
 
-    path = from_root(config.policy.path)
-    return [path] if path.is_dir() else []
+    named = (config.policy.path, config.policy.layout)
+    paths = [from_root(one) for one in named if one is not None]
+    return [path for path in paths if is_directory(path) or is_file(path)]
 
 
 def _work(stage: Stage) -> dict[str, Any]:

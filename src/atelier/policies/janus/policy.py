@@ -87,6 +87,11 @@ class JanusPolicy:
         assert isinstance(self.module, JanusModule)
         return self.module
 
+    @property
+    def tools(self) -> Parts:
+        """What its rollouts are made of, for who proves its weights (export)."""
+        return self._parts
+
     def _make_module(self, model: JanusForConditionalGeneration, seed: bool = True) -> JanusModule:
         policy = self._config.policy
         module = JanusModule(model, policy.gradient_checkpointing)
