@@ -57,6 +57,7 @@ class TinyJanusSizes:
     codes: int = 256
     code_width: int = 8
     vq_channels: int = 32  # its group norm wants a multiple of 32
+    vq_blocks: int = 1
     width: int = 160
     feed_forward: int = 384
     layers: int = 6
@@ -199,7 +200,7 @@ def _vq_config(sizes: TinyJanusSizes) -> JanusVQVAEConfig:
         latent_channels=sizes.vq_channels,
         base_channels=sizes.vq_channels,
         channel_multiplier=[1] * sizes.vq_levels,
-        num_res_blocks=1,
+        num_res_blocks=sizes.vq_blocks,
         projection_dim=sizes.width,
         image_token_embed_dim=sizes.width,
     )

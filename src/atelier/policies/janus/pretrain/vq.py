@@ -1,0 +1,126 @@
+"""Training of the image tokenizer, apart and first: everything else learns its codes.
+
+Codes and latents are directions: both are normalised, as the original does and as decoding does in
+transformers. At the end the codebook holds unit vectors, so that the library's encoding, which does
+not normalise, finds the same codes (spec janus 12).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from transformers import JanusVQVAE
+
+from atelier.policies.janus.pixels import normalise_codebook, to_uint8
+from atelier.policies.janus.pretrain.options import Options
+from atelier.policies.pretraining.compute import (
+    autocast,
+    compiled,
+    cosine,
+    differences,
+    to_pixels,
+)
+
+log = logging.getLogger(__name__)
+BATCH = 1000  # of encoding and decoding
+REVIVE_EVERY = 50  # steps
+REVIVE_UNTIL = 0.6  # of the time: then codes settle
+RARE = 0.1  # a code that is used less than this share of the mean is moved
+COMMITMENT = 0.25
+
+
+def train_tokenizer(vq: JanusVQVAE, images: Tensor, options: Options) -> dict[str, Any]:
+    """Train in place on uint8 `images` [N, H, W, 3] for `vq_seconds`; returns what it measured."""
+    vq.requires_grad_(True)
+    optimizer = torch.optim.AdamW(
+        vq.parameters(), betas=(0.9, 0.99), weight_decay=0.0, fused=images.is_cuda
+    )
+    step_loss = compiled(_loss, options.compile)
+    generator = torch.Generator(images.device).manual_seed(options.seed)
+    codebook = vq.quantize.embedding.weight
+    used = torch.zeros(len(codebook), device=images.device)
+    start, step, entry = time.monotonic(), 0, {}
+    while True:
+        start = time.monotonic() if step == 1 else start  # the first step compiles
+        done = max((time.monotonic() - start) / options.vq_seconds, step / options.vq_steps)
+        if done >= 1:
+            break
+        for group in optimizer.param_groups:
+            group["lr"] = options.vq_learning_rate * min(1.0, (step + 1) / 200) * cosine(done)
+        index = torch.randint(
+            len(images), (options.vq_batch,), generator=generator, device=images.device
+        )
+        loss, parts, codes, directions = step_loss(vq, to_pixels(images[index]))
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(vq.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        used += torch.bincount(codes.flatten(), minlength=len(used))
+        step += 1
+        if step % REVIVE_EVERY == 0:
+            entry = {name: round(float(value), 5) for name, value in parts.items()}
+            entry["perplexity"] = round(_perplexity(used), 1)
+            if done < REVIVE_UNTIL:
+                _revive(codebook, used, directions)
+            used.zero_()
+        if step % 250 == 0:
+            log.info("vq step %d %.0f %% %s", step, 100 * done, entry)
+    normalise_codebook(vq.quantize.embedding)
+    vq.eval().requires_grad_(False)
+    return {"steps": step, "seconds": round(time.monotonic() - start, 1), **entry}
+
+
+@torch.no_grad()
+def encode(vq: JanusVQVAE, images: Tensor) -> Tensor:
+    """Codes [N, tokens] int16 of uint8 images [N, H, W, 3]."""
+    parts = [
+        vq.encode(to_pixels(part)).image_tokens.view(len(part), -1).to(torch.int16)
+        for part in images.split(BATCH)
+    ]
+    return torch.cat(parts)
+
+
+@torch.no_grad()
+def decode(vq: JanusVQVAE, codes: Tensor) -> Tensor:
+    """uint8 images [N, H, W, 3] of codes [N, tokens]."""
+    parts = [to_uint8(vq.decode(part.long()).permute(0, 2, 3, 1)) for part in codes.split(BATCH)]
+    return torch.cat(parts)
+
+
+def _loss(vq: JanusVQVAE, pixels: Tensor) -> tuple[Tensor, dict[str, Tensor], Tensor, Tensor]:
+    """The loss, its parts, the codes [B, h, w] and the latents' directions [B, h, w, C]."""
+    with autocast(pixels):
+        latents = vq.quant_conv(vq.encoder(pixels))
+    directions = functional.normalize(latents.float().permute(0, 2, 3, 1), dim=-1)
+    book = functional.normalize(vq.quantize.embedding.weight, dim=-1)
+    codes = (directions.detach() @ book.detach().T).argmax(dim=-1)
+    chosen = functional.embedding(codes, book)
+    through = directions + (chosen - directions).detach()  # the gradient goes past the choice
+    with autocast(pixels):
+        decoded = vq.decoder(vq.post_quant_conv(through.permute(0, 3, 1, 2)))
+    parts = differences(decoded.float(), pixels)
+    parts["codebook"] = functional.mse_loss(chosen, directions.detach())
+    parts["commitment"] = functional.mse_loss(directions, chosen.detach())
+    loss = parts["l1"] + parts["mse"] + parts["edge"]
+    loss = loss + parts["codebook"] + COMMITMENT * parts["commitment"]
+    return loss, {name: value.detach() for name, value in parts.items()}, codes, directions.detach()
+
+
+@torch.no_grad()
+def _revive(codebook: Tensor, used: Tensor, directions: Tensor) -> None:
+    """Move codes that are hardly used onto latents of the last batch."""
+    rare = (used < RARE * used.mean()).nonzero()[:, 0]
+    latents = directions.flatten(0, -2)
+    chosen = torch.randint(len(latents), (len(rare),), device=latents.device)
+    codebook[rare] = latents[chosen]
+
+
+def _perplexity(used: Tensor) -> float:
+    """How many codes are used, had all the same share: the exponential of the entropy."""
+    share = used / used.sum()
+    return float(torch.exp(-(share * share.clamp(min=1e-12).log()).sum()))
