@@ -39,11 +39,10 @@ def main() -> None:
         prepare(config.data, Path(folder))
         prompts = read_prompts(Path(folder) / "heldout.parquet")[: config.evaluation.prompts]
     policy = SD3Policy.load(config.policy, config.rollout, config.evaluation, 1, "cpu")
-    texts = [prompt.text for prompt in prompts]
     scores: dict[str, list[list[float]]] = {"similarity": [], "gold": []}
     for draw in range(arguments.images):
         keys = [key("best-of-n", draw, prompt.prompt_id) for prompt in prompts]
-        images = policy.generate(policy.module, texts, keys)
+        images = policy.generate(policy.module, prompts, keys)
         rows = ocr.evaluate(images, prompts, config.evaluation).rows
         for name, values in scores.items():
             values.append([row[name] for row in rows])

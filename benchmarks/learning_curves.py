@@ -36,8 +36,8 @@ METRICS = ("similarity", "exact", "gold")
 
 def baseline(root: Path, recipe: str, overrides: list[str]) -> dict[str, float]:
     """Scores of the untrained policy on the same prompts and noise."""
+    from atelier.evaluation.requests import evaluation_key
     from atelier.policies.sd3.policy import SD3Policy
-    from atelier.training.trainer import evaluation_key
 
     run, config = prepared(root, recipe, overrides, 99), resolve(recipe, overrides)
     policy = SD3Policy.load(
@@ -46,7 +46,7 @@ def baseline(root: Path, recipe: str, overrides: list[str]) -> dict[str, float]:
     prompts = read_prompts(run.data / "heldout.parquet")[: config.evaluation.periodic_prompts]
     images = policy.generate(
         policy.module,
-        [prompt.text for prompt in prompts],
+        prompts,
         [evaluation_key(config.evaluation.seed, prompt) for prompt in prompts],
     )
     evaluation = ocr.evaluate(images, prompts, config.evaluation)

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from atelier.data.keys import key
-from atelier.policies.base import Replay, Rollout, Sample, scored_rollout
+from atelier.data.prompts import Prompt
+from atelier.policies.base import Part, Replay, Rollout, Sample, scored_rollout
 from atelier.rewards.base import Score, ScoreBatch, Scores
 
 LENGTH, VOCABULARY = 6, 4
@@ -76,19 +77,19 @@ class ToyTokenPolicy:
         logits = module(torch.cat([start, tokens[:, :-1]], dim=1))
         return logits.log_softmax(-1).gather(2, tokens[..., None])[..., 0]
 
-    def action_slices(self, rollout: Rollout) -> Iterator[slice]:
-        yield slice(0, LENGTH)
+    def parts(self, rollout: Rollout) -> Iterator[Part]:
+        yield Part(slice(0, LENGTH))
 
     def replay(
-        self, module: nn.Module, rollout: Rollout, actions: slice, with_reference: bool
+        self, module: nn.Module, rollout: Rollout, part: Part, with_reference: bool
     ) -> Replay:
         tokens = rollout.record["tokens"]
-        log_prob = self._log_probs(module, tokens)[:, actions]
+        log_prob = self._log_probs(module, tokens)[:, part.actions]
         if not with_reference:
             return Replay(log_prob)
         assert self._reference is not None
         with torch.no_grad():
-            reference = self._log_probs(self._reference, tokens)[:, actions]
+            reference = self._log_probs(self._reference, tokens)[:, part.actions]
         return Replay(log_prob, {"log_prob": log_prob, "reference_log_prob": reference})
 
     def pack(self, rollout: Rollout) -> Mapping[str, Tensor]:
@@ -100,7 +101,7 @@ class ToyTokenPolicy:
         return scored_rollout(samples, LENGTH, tensors["old_log_probs"], record)
 
     def generate(
-        self, module: nn.Module, prompts: Sequence[str], noise_keys: Sequence[int]
+        self, module: nn.Module, prompts: Sequence[Prompt], noise_keys: Sequence[int]
     ) -> np.ndarray:
         tokens = torch.stack([self._write(module, one) for one in noise_keys])
         return np.repeat(tokens.numpy().astype(np.uint8)[:, None, :, None] * 80, 3, axis=3)

@@ -37,7 +37,7 @@ def test_their_keys_are_led_to_the_page(override: str) -> None:
 @pytest.mark.parametrize(
     ("override", "ours"),
     [
-        ("algorithm.name=flow_grpo_fast", "flow_grpo with rollout.window.strategy: fast"),
+        ("algorithm.name=flow_grpo_fast", "grpo with rollout.window.strategy: fast"),
         ("rollout.dynamics=sde", "flow_sde"),
         ("data.source=ocr", "ocr_text"),
     ],

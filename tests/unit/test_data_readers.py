@@ -4,8 +4,10 @@ import json
 
 import pandas
 import pytest
+from PIL import Image
 
 from atelier.config.paths import repository_root
+from atelier.data.ground_truth import ground_truth_image, source_image
 from atelier.data.prompts import write_prompts
 from atelier.data.readers import READERS, read_prompts_file
 from atelier.data.readers.deepgen import read_mixture
@@ -13,6 +15,10 @@ from atelier.errors import DataError
 
 CLAUSE = {"class": "dog", "count": 1}
 GENEVAL = {"tag": "single_object", "include": [CLAUSE], "prompt": "a photo of a dog"}
+SFT = {"promptid": "p1", "prompt": "a red dog", "data": []}
+JUDGED = {"id": 1, "img_path": "dog.png", "reason": "it is red", "prob": 0.9, "state": 4}
+EDIT = {"image1": "dog.png", "text": "make it red"}
+FOCUS = {"prompt1": "a red dog", "prompt2": "a blue dog", "image1": "dog.png", "image2": None}
 PAIR = {"category": "Color difference", "caption1": "a red dog", "caption2": "a blue dog"}
 SUB_DIMS = {"Testpoints": ["Style"], "Testpoint Description": ["ink painting"]}
 MIXTURE = """\
@@ -118,6 +124,55 @@ def test_paircomp(tmp_path):
     }
 
 
+def _picture(folder, name="dog.png", size=(8, 6)):
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", size, "red").save(folder / name)
+    return str(folder / name)
+
+
+def test_focusdiff(tmp_path):
+    dog, cat = _picture(tmp_path), _picture(tmp_path, "pictures/cat.jpg")
+    pairs = [FOCUS, {"prompt1": "one", "prompt2": "two"}, {**FOCUS, "image2": cat}]
+    prompts = read_prompts_file("focusdiff", _file(tmp_path, json.dumps(pairs)))
+    assert [one.prompt_id for one in prompts] == list(range(6))
+    assert [one.metadata.get("image") for one in prompts] == [dog, None, None, None, dog, cat]
+    assert prompts[1].text == "a blue dog"
+    assert prompts[1].metadata == {"pair": 0, "caption": 2, "partner": "a red dog"}
+    assert ground_truth_image(prompts[4]).size == (8, 6)
+    assert ground_truth_image(prompts[1]) is None
+
+
+def test_janus_edit(tmp_path):
+    dog = _picture(tmp_path)
+    path = _file(tmp_path, f"{json.dumps(EDIT)}\n\n{json.dumps(EDIT)}\n")
+    prompts = read_prompts_file("janus_edit", path)
+    assert [one.prompt_id for one in prompts] == [0, 1]
+    assert prompts[0].text == "make it red"
+    assert prompts[0].metadata == {"source_image": dog}
+    assert source_image(prompts[0]).getpixel((0, 0)) == (255, 0, 0)
+
+
+def test_janus_sft_edit(tmp_path):
+    dog, after = _picture(tmp_path), _picture(tmp_path, "after.png")
+    row = {"sample_id": 7, "text": "make it red", "input": "dog.png", "output": "after.png"}
+    (prompt,) = read_prompts_file("janus_sft_edit", _file(tmp_path, json.dumps(row)))
+    assert prompt.metadata == {"sample_id": 7, "source_image": dog, "image": after}
+
+
+def test_janus_sft(tmp_path):
+    dog = _picture(tmp_path)
+    rows = [{**SFT, "data": [JUDGED, {**JUDGED, "id": "b", "reason": "", "state": 0}]}, SFT]
+    path = _file(tmp_path, "\n".join(json.dumps(one) for one in rows))
+    first, second = read_prompts_file("janus_sft", path)
+    assert first.text == "a red dog"
+    assert first.metadata["promptid"] == "p1"
+    assert first.metadata["judged"][1] == {
+        **{"id": "b", "image": dog, "reason": "", "prob": 0.9},
+        "state": 0,
+    }
+    assert second.metadata["judged"] == []
+
+
 def test_deepgen(tmp_path):
     path = _deepgen(tmp_path)
     mixture = read_mixture(path, known_rewards=("ocr", "clip_sim"))
@@ -190,6 +245,29 @@ MALFORMED = [
     ("paircomp", [PAIR, {**PAIR, "caption2": ""}], "pair 1: key 'caption2'"),
     ("paircomp", [{**PAIR, "caption3": "x"}], "pair 0: unknown key 'caption3'; did you mean cap"),
     ("paircomp", [{**PAIR, "caption2": "a red dog"}], "are the same"),
+    ("focusdiff", "{}", "a non-empty JSON list of pairs"),
+    ("focusdiff", [{**FOCUS, "image1": None}, 3], "pair 1: an object with prompt1, prompt2"),
+    (
+        "focusdiff",
+        [{**FOCUS, "image_1": "x"}],
+        "pair 0: unknown key 'image_1'; did you mean image1",
+    ),
+    ("focusdiff", [FOCUS], "pair 0: key 'image1': no such file .*dog.png"),
+    ("focusdiff", [{**FOCUS, "image1": "prompts.txt"}], "prompts.txt is not an image"),
+    ("focusdiff", [{**FOCUS, "image1": 3}], "pair 0: key 'image1': a non-empty text, not 3"),
+    ("focusdiff", [{**FOCUS, "prompt2": "a red dog", "image1": None}], "are the same"),
+    ("focusdiff", [{**FOCUS, "prompt1": None}], "key 'prompt1': a non-empty text, not None"),
+    ("janus_edit", "{\n", "line 1: not JSON: .* column"),
+    ("janus_edit", EDIT, "line 1: key 'image1': no such file .*dog.png"),
+    ("janus_edit", {**EDIT, "image": "x"}, "line 1: unknown key 'image'; did you mean image1"),
+    ("janus_edit", {"image1": "dog.png"}, "line 1: key 'text': a non-empty text"),
+    ("janus_sft_edit", {"text": "x", "input": "a", "output": "b"}, "key 'sample_id': a number or"),
+    ("janus_sft", {**SFT, "data": {}}, "line 1: key 'data': a list of judged pictures"),
+    ("janus_sft", {**SFT, "data": [1]}, r"line 1: data\[0\]: an object with id, img_path"),
+    ("janus_sft", {**SFT, "data": [{**JUDGED, "prob": 1.5}]}, r"data\[0\]: key 'prob': a number"),
+    ("janus_sft", {**SFT, "data": [{**JUDGED, "state": True}]}, "key 'state': a whole number"),
+    ("janus_sft", {**SFT, "data": [JUDGED]}, r"data\[0\]: key 'img_path': no such file"),
+    ("janus_sft", {**SFT, "promptid": None}, "line 1: key 'promptid'"),
 ]
 
 

@@ -1,6 +1,7 @@
 """The readers on excerpts of the real, published prompt files, where a checkout has them."""
 
 import shutil
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -90,7 +91,15 @@ def test_unigenbench_with_the_columns_that_deepgen_renamed(tmp_path):
 def test_paircomp():
     prompts = read_prompts_file("paircomp", DATA / "paircomp" / "PairComp.json")
     assert len(prompts) == 2 * 550
-    assert sum(one.metadata["category"] == "Counting difference" for one in prompts) == 100
+    pairs = Counter(one.metadata["category"] for one in prompts if one.metadata["caption"] == 1)
+    assert pairs == {
+        "Overall appearance difference": 250,
+        "Style & Tone difference": 100,
+        "Color difference": 50,
+        "Counting difference": 50,
+        "Position difference": 50,
+        "Text difference": 50,
+    }
 
 
 def test_deepgen_names_the_files_that_are_missing():

@@ -5,8 +5,9 @@ from collections import Counter
 import pytest
 
 from atelier.data.keys import key, uniform
-from atelier.data.samplers import mixed_indices, other_indices, prompt_indices
-from atelier.errors import PlanError
+from atelier.data.prompts import Prompt
+from atelier.data.samplers import mixed_indices, other_indices, prompt_indices, row_indices
+from atelier.errors import DataError, PlanError
 
 
 def test_keys_are_64_bit_stable_and_injective_over_their_parts():
@@ -123,3 +124,90 @@ def test_a_mixture_is_a_pure_function_of_the_step():
 def test_impossible_mixtures_are_refused(weights, mode, message):
     with pytest.raises(PlanError, match=message):
         mixed_indices([0, 0, 1], weights, mode, 0, 2, 0)
+
+
+def _table(pairs, singles):
+    paired = [
+        Prompt(2 * pair + place, 0, f"{pair} {place}", {"pair": pair, "caption": place + 1})
+        for pair in range(pairs)
+        for place in (0, 1)
+    ]
+    return paired + [Prompt(2 * pairs + i, 0, f"single {i}") for i in range(singles)]
+
+
+def test_a_table_without_pairs_is_sampled_as_ever():
+    table = _table(0, 13)
+    for step in range(1, 9):
+        assert row_indices(table, step, 4, 3) == prompt_indices(13, step, 4, 3)
+        assert row_indices(table, step, 3, 3, 2) == other_indices(13, step, 3, 3, 2)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "singles", "per_step"),
+    [(6, 0, 4), (7, 0, 6), (5, 4, 4), (5, 7, 6), (4, 1, 4), (1, 0, 2), (3, 3, 8), (2, 9, 4)],
+)
+def test_an_epoch_holds_every_pair_and_every_single_prompt(pairs, singles, per_step):
+    table = _table(pairs, singles)
+    rows = pairs + (singles + 1) // 2
+    steps = -(-2 * rows // per_step)
+    for epoch in range(6):
+        met = []
+        for step in range(1 + epoch * steps, 1 + (epoch + 1) * steps):
+            chosen = row_indices(table, step, per_step, seed=3)
+            assert chosen == row_indices(table, step, per_step, seed=3)
+            assert len(set(chosen)) == len(chosen) == per_step, "nothing twice in a step"
+            met += chosen
+        assert set(met) == set(range(len(table))), "nothing is left out"
+        # What the last step needs to be whole, and nothing else, is met a second time.
+        assert len(met) - len(set(met)) == steps * per_step - len(table)
+        halves = [place for place in met if place < 2 * pairs]
+        assert all(place ^ 1 in halves for place in halves)
+
+
+def test_both_of_a_pair_are_neighbours_in_a_step():
+    table = _table(20, 10)
+    for step in range(1, 40):
+        chosen = row_indices(table, step, 10, seed=0)
+        for first, second in zip(chosen[::2], chosen[1::2], strict=True):
+            is_paired = first < 40
+            assert is_paired == (second < 40)
+            assert not is_paired or (second == first + 1 and first % 2 == 0)
+
+
+def test_single_prompts_are_coupled_anew_each_epoch():
+    table = _table(1, 8)
+    couples = [
+        {tuple(row_indices(table, 1 + epoch * 5 + at, 2, 0)) for at in range(5)} - {(0, 1)}
+        for epoch in range(3)
+    ]
+    assert couples[0] != couples[1] != couples[2]
+
+
+def test_rounds_of_other_rows_hold_none_of_an_earlier_one():
+    table = _table(7, 5)
+    for step in range(1, 12):
+        rounds = [row_indices(table, step, 4, 3, round) for round in (0, 1, 2, 3)]
+        met = [place for one in rounds for place in one]
+        assert len(set(met)) == len(met) == 16
+        for chosen in rounds[1:]:
+            assert all(
+                second == first + 1
+                for first, second in zip(chosen[::2], chosen[1::2], strict=True)
+                if first < 14
+            )
+    with pytest.raises(PlanError, match=r"train\.resample_rounds 5: a step may need 12 rows"):
+        row_indices(table, 1, 4, 3, 5)
+
+
+def test_an_odd_step_of_pairs_is_refused():
+    with pytest.raises(PlanError, match=r"train\.prompts_per_step 3: must be even"):
+        row_indices(_table(4, 0), 1, 3, 0)
+    with pytest.raises(PlanError, match=r"train\.prompts_per_step 10 exceeds the 8"):
+        row_indices(_table(4, 0), 1, 10, 0)
+
+
+def test_half_a_pair_is_no_table():
+    table = _table(3, 0)
+    for torn in (table[:5], [*table[:3], *table[4:]], [*table, *table[:2]]):
+        with pytest.raises(DataError, match="must be two prompts, one behind the other"):
+            row_indices(torn, 1, 2, 0)

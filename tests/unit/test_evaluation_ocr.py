@@ -19,6 +19,7 @@ from atelier.evaluation.files import (
     write_images,
 )
 from atelier.evaluation.ocr import evaluate, score_folder
+from atelier.evaluation.requests import image_requests
 from atelier.evaluation.results import Evaluation, compare, summarize
 
 WORDS = ("KEM", "TUX", "BAR", "ZEN", "HUG", "FAT")
@@ -36,6 +37,7 @@ def pictures(words):
 
 
 PROMPTS = [word_prompt(i, text) for i, text in enumerate(WORDS)]
+FILES = [one.file for one in image_requests(PROMPTS, CONFIG)]
 
 
 @pytest.fixture(scope="module")
@@ -125,19 +127,19 @@ def test_written_evaluations_read_back_equal_and_replace_older_ones(tmp_path, pe
         "summary.json",
     ]
     assert [path.name for path in folder.parent.iterdir()] == ["ocr"], "nothing aside is left"
-    np.testing.assert_array_equal(read_images(folder, len(WORDS)), pictures(WORDS))
+    np.testing.assert_array_equal(read_images(folder, FILES), pictures(WORDS))
 
 
 def test_images_of_a_trainer_are_scored_from_disk(tmp_path, perfect):
-    write_images(tmp_path, pictures(WORDS)[:4])
-    write_images(tmp_path, pictures(WORDS)[4:], start=4)
+    write_images(tmp_path, FILES[:4], pictures(WORDS)[:4])
+    write_images(tmp_path, FILES[4:], pictures(WORDS)[4:])
     assert score_folder(tmp_path, PROMPTS, CONFIG) == perfect == read_evaluation(tmp_path)
     assert (tmp_path / perfect.rows[5]["image"]).is_file()
 
 
 def test_a_folder_that_does_not_fit_is_refused(tmp_path):
-    write_images(tmp_path, pictures(WORDS)[:2])
-    with pytest.raises(DataError, match=r"3 prompts need 3 images, found 2.*00002\.png"):
+    write_images(tmp_path, FILES[:2], pictures(WORDS)[:2])
+    with pytest.raises(DataError, match=r"asks for 3 images, found 2.*00002\.png"):
         score_folder(tmp_path, PROMPTS[:3], CONFIG)
     (tmp_path / "images" / "00001.png").write_bytes(b"not a picture")
     with pytest.raises(DataError, match=r"00001\.png: not a readable image"):

@@ -14,6 +14,8 @@ from atelier.training.checkpoint import Checkpoint, LoopState, load_checkpoint, 
 from atelier.training.distributed import World
 from atelier.training.engines import DdpEngine
 
+RATE = 0.1
+
 
 def engine(module: nn.Module, scale_loss: bool) -> DdpEngine:
     trainable = dict(module.named_parameters())
@@ -32,7 +34,7 @@ def test_loss_scaling_saves_gradients_that_float16_cannot_hold() -> None:
     for scale_loss in (False, True):
         one = engine(nn.Linear(4, 1, bias=False), scale_loss)
         one.backward(half_loss(one.module, 1e-8), last=True)
-        norms.append(one.step())
+        norms.append(one.step(RATE))
     assert norms[0] == 0
     assert norms[1] == pytest.approx(2e-8, rel=1e-3)
 
@@ -41,7 +43,7 @@ def test_an_overflow_is_skipped_and_the_scale_survives_a_checkpoint(tmp_path: Pa
     one = engine(nn.Linear(4, 1, bias=False), True)
     before = one.weights()["weight"]
     one.backward(half_loss(one.module, 10.0), last=True)  # 10 x 65536 is no float16
-    assert one.step() == 0.0
+    assert one.step(RATE) == 0.0
     assert torch.equal(one.weights()["weight"], before)
     state = one.optimizer_state()
     assert state.updates == 0
@@ -60,7 +62,7 @@ def test_overflow_at_every_scale_stops_the_run() -> None:
     def train() -> None:
         for _ in range(30):
             one.backward(half_loss(one.module, float("inf")), last=True)
-            one.step()
+            one.step(RATE)
 
     with pytest.raises(Stopped, match=r"policy\.dtype: gradients overflow"):
         train()

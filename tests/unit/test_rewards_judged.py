@@ -13,7 +13,7 @@ from atelier.rewards.scorers.edit_quality import combined
 from atelier.rewards.scorers.judges import SharedJudge
 from atelier.rewards.scorers.pairs import Pair, pairs_of, tallies
 from tests.support.judge_endpoint import judge_endpoint, said
-from tests.support.oracle_judge import ScriptedJudge, SilentJudge
+from tests.support.oracle_judge import OracleJudge, ScriptedJudge, SilentJudge
 
 
 def made(name, judge, **settings):
@@ -175,6 +175,67 @@ def test_only_images_of_a_group_are_compared():
 def test_a_tie_is_half_a_win():
     tally = tallies(2, [(Pair(0, 1), 0.5)])
     assert [one.win_rate for one in tally] == [0.5, 0.5]
+
+
+# edit_yes_no -------------------------------------------------------------------------------------
+
+
+class SureJudge(OracleJudge):
+    """Yes to questions that hold one of the texts."""
+
+    def __init__(self, *texts):
+        self.texts, self.asked = texts, []
+
+    def _shown(self, question):
+        self.asked.append(question)
+        return any(one in question.prompt for one in self.texts)
+
+
+def facts(following, preserving=()):
+    pairs = {"following": following, "preserving": preserving}
+    return {side: [list(one) for one in asked] for side, asked in pairs.items()}
+
+
+def test_an_edit_is_asked_about_with_its_source():
+    judge = SureJudge("do what it says")
+    sources = [Image.new("RGB", (5, 5)), None]
+    found = made("edit_yes_no", judge).score(batch_of(2, sources=sources))
+    assert [[image.width for image in one.images] for one in judge.asked] == [[5, 1]] * 2
+    assert found.values[0] == 1.0
+    assert found.details[0] == {"following": 1.0, "preserving": 0.0}
+    assert "source image" in found.values[1].reason
+
+
+@pytest.mark.parametrize(
+    ("gate", "score"), [("none", 0.5 + 0.25), ("product", 0.5 + 0.125), ("min", 0.5 + 0.125)]
+)
+def test_an_edit_is_asked_about_by_facts(gate, score):
+    """One of two was done, all was kept: what is said not to be there is not."""
+    judge = SureJudge("a blue circle", "a green square")
+    asked = facts(
+        [("Is there a blue circle?", "yes"), ("Is there a blue square?", "yes")],
+        [("Is there a green square?", "yes"), ("Is there a cross?", "no")],
+    )
+    scorer = made("edit_yes_no", judge, about="facts", gate=gate)
+    assert scorer.score(batch_of(1, [asked])).values == [score]
+    assert scorer.value_range == (0.0, 1.25)
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {},
+        facts([]),
+        {"following": "Is there?"},
+        {"following": [["Is there?"]]},
+        {"following": [["Is there?", "maybe"]]},
+        {"following": [[1, "yes"]], "preserving": []},
+        {"following": [["Is there?", "yes"]], "preserving": 3},
+    ],
+)
+def test_an_edit_without_questions_has_no_score(metadata):
+    scores = made("edit_yes_no", SureJudge(), about="facts").score(batch_of(1, [metadata]))
+    assert "metadata following" in scores.values[0].reason
 
 
 # edit_quality ------------------------------------------------------------------------------------

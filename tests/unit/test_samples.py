@@ -62,7 +62,7 @@ def experience(prompt: str = "a red circle", words: object = "yes") -> Experienc
         i: Said({"judge": {"judge": [words]}, "log": {}}, "judge: " + prompt if i == 2 else None)
         for i in range(4)
     }
-    return Experience(10, 0, [[Rollout(samples, 1, None, images, {})]], scores, {}, said)
+    return Experience(10, 0, [[Rollout(samples, 1, None, images, {})]], scores, [scores], {}, said)
 
 
 def kept(run: RunDirectory, one: Experience) -> dict:

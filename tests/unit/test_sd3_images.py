@@ -16,7 +16,7 @@ from atelier.config.resolve import resolve
 from atelier.config.schema import EvaluationConfig, PolicyConfig, RolloutConfig
 from atelier.data.prompts import Prompt
 from atelier.errors import ConfigError
-from atelier.policies.base import Sample
+from atelier.policies.base import Part, Sample
 from atelier.policies.sd3.policy import SD3Policy
 from tests.support.runs import untrained_pipeline
 
@@ -49,8 +49,8 @@ def test_rollouts_and_evaluation_have_the_size_asked_for() -> None:
     rollout = policy.rollout(policy.module, SAMPLES)
     assert rollout.images.shape == (4, 32, 32, 3)
     assert rollout.record["latents"].shape[-2:] == (8, 8)
-    assert policy.generate(policy.module, ["a"], [1]).shape == (1, 32, 32, 3)
-    replayed = policy.replay(policy.module, rollout, slice(0, 1), False)
+    assert policy.generate(policy.module, [Prompt(0, 0, "a")], [1]).shape == (1, 32, 32, 3)
+    replayed = policy.replay(policy.module, rollout, Part(slice(0, 1)), False)
     assert (replayed.log_prob - rollout.old_log_probs[:, :1]).abs().max() < 1e-6
     with pytest.raises(ConfigError, match=r"policy\.resolution: 128"):
         sd3(resolution=128)
@@ -76,7 +76,7 @@ def test_rollout_and_evaluation_decode_alike(monkeypatch: pytest.MonkeyPatch) ->
     )
     policy.begin_step(1)
     images = policy.rollout(policy.module, SAMPLES).images
-    policy.generate(policy.module, ["a"], [1])
+    policy.generate(policy.module, [Prompt(0, 0, "a")], [1])
     assert np.array_equal(images, decode(seen[0]))
     assert len(seen) == 2
 

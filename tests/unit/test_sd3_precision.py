@@ -12,7 +12,7 @@ from atelier.config.schema import (
     RolloutConfig,
 )
 from atelier.data.prompts import Prompt
-from atelier.policies.base import Sample
+from atelier.policies.base import Part, Sample
 from atelier.policies.sd3.policy import SD3Policy
 from tests.support.runs import untrained_pipeline
 
@@ -30,7 +30,7 @@ def sd3(**policy) -> SD3Policy:
 def replay(policy: SD3Policy, with_reference: bool = False):
     policy.begin_step(1)
     rollout = policy.rollout(policy.module, SAMPLES)
-    return rollout, policy.replay(policy.module, rollout, slice(0, 1), with_reference)
+    return rollout, policy.replay(policy.module, rollout, Part(slice(0, 1)), with_reference)
 
 
 @pytest.mark.parametrize("dtype", SIXTEEN)

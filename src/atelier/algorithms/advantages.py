@@ -1,7 +1,7 @@
 """Group-relative advantages. Pure; a missing score takes no part in any statistic.
 
 Source: spec flow 3.1 (groups, std), 2.4 (each reward on its own, trimmed statistics), 2.5 (the best
-and the worst of n). Stds are biased (divided by n) and get EPSILON added outside the root.
+and the worst of n); spec janus 2 (ddof 1). Stds get EPSILON added outside the root.
 """
 
 from __future__ import annotations
@@ -34,7 +34,12 @@ def comparable(group_ids: Tensor, valid: Tensor, min_share: float) -> Tensor:
 
 
 def group_advantages(
-    rewards: Tensor, group_ids: Tensor, valid: Tensor, std: Std = "group", trim: float = 0.0
+    rewards: Tensor,
+    group_ids: Tensor,
+    valid: Tensor,
+    std: Std = "group",
+    trim: float = 0.0,
+    ddof: int = 0,
 ) -> Tensor:
     """(r - mean of its group) / (std + EPSILON), float64 inside, float32 out: [N].
 
@@ -44,6 +49,7 @@ def group_advantages(
     Args:
         std: of the group, of all valid rewards of the batch, or none (Dr.GRPO).
         trim: share of the lowest rewards of a group that its mean and std leave out.
+        ddof: what is taken off the number of rewards that a variance is divided by: 0 or 1.
     """
     values = torch.where(valid, rewards.double(), 0.0)
     _, index = torch.unique(group_ids, return_inverse=True)
@@ -53,10 +59,12 @@ def group_advantages(
     centred = torch.where(valid, values - mean[index], 0.0)
     if std == "group":
         square = torch.where(counted, centred**2, 0.0)
-        spread = (_sum_by_group(square, index) / count).sqrt()[index] + EPSILON
+        divisor = (count - ddof).clamp(min=1)
+        spread = (_sum_by_group(square, index) / divisor).sqrt()[index] + EPSILON
     elif std == "batch":
         known = values[counted]
-        spread = known.std(correction=0) + EPSILON if len(known) else torch.tensor(1.0)
+        enough = len(known) > ddof
+        spread = known.std(correction=ddof) + EPSILON if enough else torch.tensor(1.0)
     else:
         spread = torch.tensor(1.0)
     return (centred / spread).float()
@@ -80,6 +88,7 @@ def each_reward_advantages(
     valid: Tensor,
     std: Std = "group",
     trim: float = 0.0,
+    ddof: int = 0,
 ) -> Tensor:
     """Every reward made relative to its group on its own, then summed by weight: [N].
 
@@ -96,7 +105,7 @@ def each_reward_advantages(
     for name, weight in by_sample.items():
         counts = valid & (weight != 0)
         if counts.any():
-            alone = group_advantages(rewards[name], group_ids, counts, std, trim).double()
+            alone = group_advantages(rewards[name], group_ids, counts, std, trim, ddof).double()
             summed += torch.where(counts, weight / total * alone, 0.0)
     return summed.float()
 

@@ -112,9 +112,20 @@ class Algorithm(Protocol):
         """
         ...
 
-    def loss(self, replay: Replayed, old_log_prob: Tensor | None, advantages: Tensor) -> LossTerms:
-        """Of replayed actions. old_log_prob [B, A], from when they were sampled, if they have any;
-        advantages [B, A] or [B, 1]."""
+    def loss(
+        self,
+        replay: Replayed,
+        old_log_prob: Tensor | None,
+        advantages: Tensor,
+        truth: Tensor | None = None,
+    ) -> LossTerms:
+        """Of replayed actions.
+
+        Args:
+            old_log_prob: [B, A], from when they were sampled, if they have any.
+            advantages: [B, A] or [B, 1].
+            truth: [B] bool, which samples are ground truth and not the policy's; None for none.
+        """
         ...
 
     def gap(self, drift: Tensor) -> dict[str, float]:

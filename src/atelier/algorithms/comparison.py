@@ -57,10 +57,10 @@ class Comparison:
         return Advantages(values.clamp(-config.advantage_clip, config.advantage_clip), kept)
 
     def _relative(self, scored: Scored, total: Tensor, valid: Tensor) -> Tensor:
-        config, where = self.config, (scored.group_ids, valid)
-        how = (config.advantage_std, config.advantage_trim)
+        config, ids = self.config, scored.group_ids
+        std, trim, ddof = config.advantage_std, config.advantage_trim, config.advantage_ddof
         if config.advantage_from == "total":
-            return group_advantages(total, *where, *how)
+            return group_advantages(total, ids, valid, std, trim, ddof)
         weights: dict[str, float | Tensor] = {**self.reward_weights, **scored.weights}
-        weighed = each_reward_advantages(scored.values, weights, *where, *how)
+        weighed = each_reward_advantages(scored.values, weights, ids, valid, std, trim, ddof)
         return whitened(weighed, valid) if config.advantage_from == "gdpo" else weighed

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from atelier.algorithms.base import Advantages, LossTerms, Replayed, Scored, spread
 from atelier.algorithms.comparison import Comparison
+from atelier.algorithms.ground_truth import ground_truth_loss
 from atelier.algorithms.kl import KL_FORMS
 from atelier.algorithms.policy_loss import clipped_policy_loss
 from atelier.config.log_probs import clip_ranges
@@ -57,7 +59,13 @@ class Grpo:
         penalties = None if distances is None else self.config.beta * distances
         return self.comparison.advantages(scored, penalties)
 
-    def loss(self, replay: Replayed, old_log_prob: Tensor | None, advantages: Tensor) -> LossTerms:
+    def loss(
+        self,
+        replay: Replayed,
+        old_log_prob: Tensor | None,
+        advantages: Tensor,
+        truth: Tensor | None = None,
+    ) -> LossTerms:
         """See Algorithm.
 
         Raises:
@@ -66,8 +74,12 @@ class Grpo:
         if replay.log_prob is None or old_log_prob is None:
             raise ValueError("GRPO compares probabilities, and these actions have none")
         policy = clipped_policy_loss(replay.log_prob, old_log_prob, advantages, *self.clip_range)
+        loss = policy.loss
+        if truth is not None:
+            given = self._ground_truth_loss(replay.log_prob, old_log_prob, advantages)
+            loss = torch.where(truth[:, None], given, loss)
         metrics = {
-            "loss/policy": policy.loss.detach(),
+            "loss/policy": loss.detach(),
             "log_ratio": policy.log_ratio,
             "clip/above": policy.clipped_above.float(),
             "clip/below": policy.clipped_below.float(),
@@ -76,12 +88,19 @@ class Grpo:
             "clip/positive": (policy.clipped_above & (advantages > 0)).float(),
             "clip/negative": (policy.clipped_below & (advantages < 0)).float(),
         }
-        loss = policy.loss if replay.weight is None else policy.loss * replay.weight
+        loss = loss if replay.weight is None else loss * replay.weight
         if self.kl_in_loss:
             kl = self.kl(replay)
+            if truth is not None and not self.config.ground_truth.kl:
+                kl = kl * ~truth[:, None]
             metrics["kl"] = kl.detach()
             loss = loss + self.config.beta * kl
         return LossTerms(loss, policy.log_ratio, metrics)
+
+    def _ground_truth_loss(self, log_prob: Tensor, old: Tensor, advantages: Tensor) -> Tensor:
+        config = self.config.ground_truth
+        how = config.importance, config.shaping
+        return config.coefficient * ground_truth_loss(log_prob, old, advantages, *how)
 
     def behaviour_decay(self, updates: int) -> float:
         return 0.0

@@ -55,7 +55,13 @@ class Nft:
     def advantages(self, scored: Scored, distances: Tensor | None = None) -> Advantages:
         return self.comparison.advantages(scored)
 
-    def loss(self, replay: Replayed, old_log_prob: Tensor | None, advantages: Tensor) -> LossTerms:
+    def loss(
+        self,
+        replay: Replayed,
+        old_log_prob: Tensor | None,
+        advantages: Tensor,
+        truth: Tensor | None = None,
+    ) -> LossTerms:
         """See Algorithm. Needs the statistics velocity, behaviour_velocity, clean, noisy and
         level of every sample and action."""
         said, config = replay.statistics, self.config

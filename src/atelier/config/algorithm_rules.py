@@ -11,11 +11,13 @@ Rejections = Iterator[tuple[str, str]]
 
 
 def algorithm_rejections(config: RunConfig) -> Rejections:
-    """Field and reason of every setting of the algorithm that cannot work with the others."""
-    if config.algorithm.name == "nft":
-        yield from _nft_rejections(config)
-    else:
-        yield from _grpo_rejections(config)
+    """Field and reason of every setting of the algorithm that cannot work with the others; of
+    token policies, see token_rules."""
+    if config.policy.family == "sd3":
+        if config.algorithm.name == "nft":
+            yield from _nft_rejections(config)
+        else:
+            yield from _grpo_rejections(config)
     yield from _trim_rejections(config)
     algorithm = config.algorithm
     if algorithm.keep_extremes and algorithm.keep_extremes >= config.rollout.group_size:
@@ -42,7 +44,7 @@ def _grpo_rejections(config: RunConfig) -> Rejections:
     if rollout.dynamics == "ode":
         yield (
             "rollout.dynamics",
-            "ode has no probabilities for algorithm.name flow_grpo to compare; use cps or "
+            "ode has no probabilities for algorithm.name grpo to compare; use cps or "
             "flow_sde, or algorithm.name nft",
         )
     elif rollout.solver != "euler":
@@ -61,7 +63,7 @@ def _grpo_rejections(config: RunConfig) -> Rejections:
     if rollout.level_share != _default(rollout, "level_share"):
         yield "rollout.level_share", "is for finished images (rollout.dynamics ode)"
     if algorithm.nft != NftConfig():
-        yield "algorithm.nft", "is for algorithm.name nft, and does nothing with flow_grpo"
+        yield "algorithm.nft", "is for algorithm.name nft, and does nothing with grpo"
 
 
 def _nft_rejections(config: RunConfig) -> Rejections:

@@ -68,9 +68,10 @@ _THEIR_KEYS = (
     "data.reward_fn",
 )
 _THEIR_VALUES = {
-    ("algorithm.name", "flow_grpo_fast"): "flow_grpo with rollout.window.strategy: fast",
-    ("algorithm.name", "mix_grpo"): "flow_grpo with rollout.window.strategy: progressive",
-    ("algorithm.name", "grpo_guard"): "flow_grpo with rollout.log_prob: ratio_norm",
+    ("algorithm.name", "flow_grpo"): "grpo",
+    ("algorithm.name", "flow_grpo_fast"): "grpo with rollout.window.strategy: fast",
+    ("algorithm.name", "mix_grpo"): "grpo with rollout.window.strategy: progressive",
+    ("algorithm.name", "grpo_guard"): "grpo with rollout.log_prob: ratio_norm",
     ("rollout.dynamics", "sde"): "flow_sde",
     ("data.source", "ocr"): "ocr_text",
     ("data.source", "prompt"): "plain",

@@ -13,6 +13,7 @@ USUAL_LOG_PROBS = {
 }
 # Spec flow 3.2, 3.4.
 USUAL_CLIP_RANGES = {"gaussian_mean": 1e-4, "cps_raw": 1e-5, "ratio_norm": 2e-6}
+TOKEN_CLIP_RANGE = 0.2  # spec janus 2
 
 
 def log_prob_name(rollout: RolloutConfig) -> str:
@@ -24,6 +25,7 @@ def clip_ranges(config: RunConfig) -> tuple[float, float]:
     """How far the ratio may be below and above 1."""
     low = config.algorithm.clip_range
     if low is None:
-        low = USUAL_CLIP_RANGES[log_prob_name(config.rollout)]
+        is_flow = config.policy.family == "sd3"
+        low = USUAL_CLIP_RANGES[log_prob_name(config.rollout)] if is_flow else TOKEN_CLIP_RANGE
     high = config.algorithm.clip_range_high
     return low, low if high is None else high

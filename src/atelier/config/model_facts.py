@@ -12,7 +12,7 @@ from typing import Any
 
 from atelier.config.image_size import latent_side, vae_factor
 from atelier.config.paths import from_root, is_directory
-from atelier.config.schema import LoraConfig, RunConfig
+from atelier.config.schema import LORA_TARGETS, LoraConfig, RunConfig
 from atelier.errors import ConfigError
 
 _BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I8": 1, "U8": 1}
@@ -120,7 +120,7 @@ def _unknown_targets(tensors: Mapping[str, Any], lora: LoraConfig) -> tuple[str,
     adds the product of two matrices to a matrix. A published target may be missing: an SD3 of one
     block has no attn.to_add_out."""
     modules = _modules(tensors)
-    published = set(LoraConfig().target_modules)
+    published = set(LORA_TARGETS["sd3"])
 
     def is_unknown(target: str) -> bool:
         shapes = [shape for module, shape in modules.items() if is_targeted(module, (target,))]

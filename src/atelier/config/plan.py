@@ -17,6 +17,7 @@ from atelier.config.rejections import model_rejections, rejections, rewards_in_u
 from atelier.config.rewards import JudgedSection
 from atelier.config.schema import RunConfig
 from atelier.config.space import space_warnings
+from atelier.config.suite_rules import suite_warnings
 from atelier.config.without_effect import without_effect
 from atelier.errors import ConfigError, PlanError
 
@@ -90,6 +91,7 @@ def _derive(config: RunConfig, ranks: int, facts: ModelFacts | None, here: bool)
     recomputed = images * actions if rollout.old_log_prob == "recompute" else 0
     evaluations = train.steps // train.evaluate_every if train.evaluate_every else 0
     evaluated = 2 * evaluation.prompts + evaluations * evaluation.periodic_prompts
+    evaluated *= evaluation.images_of_a_prompt
     branches = 2 if rollout.guidance_scale > 1 else 1
     reference = 2 if config.algorithm.beta > 0 else 1
     return Plan(
@@ -103,7 +105,7 @@ def _derive(config: RunConfig, ranks: int, facts: ModelFacts | None, here: bool)
         accumulation=micro_batches // (train.updates_per_step * ranks),
         trained_actions=actions,
         steps=train.steps,
-        updates=train.steps * train.updates_per_step * train.inner_epochs,
+        updates=train.updates,
         images=images,
         reward_calls=sampled * len(rewards_in_use(config.rewards)),
         judge_calls=round(sampled * sum(_questions_an_image(config))),
@@ -143,6 +145,7 @@ def _warnings(config: RunConfig, ranks: int, facts: ModelFacts | None) -> Iterat
     if train.evaluate_every > train.steps:
         yield "train.evaluate_every", f"no periodic evaluation in {train.steps} steps"
     yield from without_effect(config)
+    yield from suite_warnings(config)
     clip = config.algorithm.clip_range
     if rollout.log_prob == "ratio_norm" and clip is not None and clip >= WIDE_GUARD_CLIP:
         yield (

@@ -11,10 +11,31 @@ from typing import Literal, Protocol
 
 from atelier.config.paths import from_root, is_directory, is_file, tracking_file
 
-Split = Literal["train", "heldout"]
+PromptFormat = Literal[
+    "ocr_text",
+    "plain",
+    "geneval",
+    "unigenbench",
+    "deepgen",
+    "paircomp",
+    "focusdiff",
+    "janus_edit",
+    "janus_sft",
+    "janus_sft_edit",
+]
+PAIR_SOURCES = ("paircomp", "focusdiff")
+EDIT_SOURCES = ("janus_edit", "janus_sft_edit")
+Part = Literal["train", "heldout", "unpaired"]
+
+# The key of the section `data` that names each file.
+KEYS: dict[Part, str] = {
+    "train": "path",
+    "heldout": "heldout_path",
+    "unpaired": "unpaired_path",
+}
 
 # data.source: the training and the held-out file of a folder. Other formats come as single files.
-FOLDER_FILES: dict[str, dict[Split, str]] = {
+FOLDER_FILES: dict[str, dict[Part, str]] = {
     "ocr_text": {"train": "train.txt", "heldout": "test.txt"},
     "plain": {"train": "train.txt", "heldout": "test.txt"},
     "geneval": {"train": "train_metadata.jsonl", "heldout": "test_metadata.jsonl"},
@@ -29,25 +50,32 @@ class NamedPaths(Protocol):
     @property
     def path(self) -> str | None: ...
     @property
+    def heldout_source(self) -> str | None: ...
+    @property
     def heldout_path(self) -> str | None: ...
+    @property
+    def unpaired_path(self) -> str | None: ...
 
 
-def prompt_files(data: NamedPaths) -> dict[Split, Path]:
-    """The file of each split, relative to the repository unless absolute; it need not be there.
+def prompt_files(data: NamedPaths) -> dict[Part, Path]:
+    """The file of each part, relative to the repository unless absolute; it need not be there.
 
     A folder stands for its file of the split. Where no held-out path is named, the held-out file
     of the folder `path` is taken, if it is there or DVC can bring it; without one there is no entry
     for it, and the training file is split.
     """
-    files: dict[Split, Path] = {}
+    files: dict[Part, Path] = {}
     if data.path is not None:
         files["train"] = _file_of(data.source, data.path, "train")
     if data.heldout_path is not None:
-        files["heldout"] = _file_of(data.source, data.heldout_path, "heldout")
+        source = data.heldout_source or data.source
+        files["heldout"] = _file_of(source, data.heldout_path, "heldout")
     elif data.path is not None:
         beside = _file_of(data.source, data.path, "heldout")
         if beside != Path(data.path) and (_is_file(beside) or _is_file(Path(f"{beside}.dvc"))):
             files["heldout"] = beside
+    if data.unpaired_path is not None:
+        files["unpaired"] = Path(data.unpaired_path)
     return files
 
 
@@ -60,7 +88,7 @@ def _is_file(path: Path) -> bool:
     return is_file(from_root(path))
 
 
-def _file_of(source: str, path: str, split: Split) -> Path:
+def _file_of(source: str, path: str, split: Part) -> Path:
     if source in FOLDER_FILES and is_directory(from_root(path)):
         return Path(path, FOLDER_FILES[source][split])
     return Path(path)

@@ -14,9 +14,18 @@ from atelier.config.model_facts import ModelFacts
 from atelier.config.paths import from_root, is_file
 from atelier.config.placement import managed_servers, placement_conflicts
 from atelier.config.policy_rules import policy_rejections
-from atelier.config.prompt_files import FOLDER_FILES, can_be_had, prompt_files
+from atelier.config.prompt_files import (
+    EDIT_SOURCES,
+    FOLDER_FILES,
+    KEYS,
+    PAIR_SOURCES,
+    can_be_had,
+    prompt_files,
+)
 from atelier.config.rewards import JudgedSection, RewardsConfig
 from atelier.config.schema import RolloutConfig, RunConfig, WindowConfig
+from atelier.config.suite_rules import suite_rejections
+from atelier.config.token_rules import token_rejections
 from atelier.config.whole_groups import comparing_rewards, images_together
 from atelier.environments import DECLARED
 
@@ -28,7 +37,7 @@ _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 LEAST_NOISE = 0.01
 
 # Prompt formats that carry no text to be read in the image.
-_WITHOUT_TARGET = ("plain", "geneval", "unigenbench", "paircomp")
+_WITHOUT_TARGET = ("plain", "geneval", "unigenbench", *PAIR_SOURCES, *EDIT_SOURCES, "janus_sft")
 
 
 def rewards_in_use(rewards: RewardsConfig) -> dict[str, float]:
@@ -40,22 +49,17 @@ def rejections(config: RunConfig, ranks: int) -> Rejections:
     yield from policy_rejections(config)
     yield from _batch_rejections(config, ranks)
     yield from _group_rejections(config, ranks)
-    if config.rollout.num_inference_steps < 2:
-        yield (
-            "rollout.num_inference_steps",
-            "1 step is the last one, which is never stochastic, and has the level 1 only",
-        )
-    elif config.rollout.dynamics != "ode":
-        yield from _rollout_rejections(config.rollout)
-    yield from _schedule_rejections(config.rollout)
+    if config.policy.family == "sd3":
+        yield from _denoising_rejections(config.rollout)
     yield from algorithm_rejections(config)
+    yield from token_rejections(config)
     yield from _sampling_rejections(config, ranks)
     yield from _reward_rejections(config)
     yield from placement_conflicts(config)
     yield from _judge_rejections(config)
     yield from _environment_rejections(config)
     yield from _data_rejections(config)
-    updates = config.train.steps * config.train.updates_per_step * config.train.inner_epochs
+    updates = config.train.updates
     if config.train.ema.enabled and config.train.ema.every > updates:
         yield (
             "train.ema.every",
@@ -123,6 +127,17 @@ def _group_rejections(config: RunConfig, ranks: int) -> Rejections:
             f"by {train.updates_per_step} update(s) x {ranks} process(es); what works: "
             f"rollout.micro_batch_size {sizes} with train.prompts_per_step {prompts}",
         )
+
+
+def _denoising_rejections(rollout: RolloutConfig) -> Rejections:
+    if rollout.num_inference_steps < 2:
+        yield (
+            "rollout.num_inference_steps",
+            "1 step is the last one, which is never stochastic, and has the level 1 only",
+        )
+    elif rollout.dynamics != "ode":
+        yield from _rollout_rejections(rollout)
+    yield from _schedule_rejections(rollout)
 
 
 def _schedule_rejections(rollout: RolloutConfig) -> Rejections:
@@ -309,12 +324,12 @@ def _environment_rejections(config: RunConfig) -> Rejections:
 
 def _data_rejections(config: RunConfig) -> Rejections:
     data, evaluation = config.data, config.evaluation
-    for split, file in prompt_files(data).items():
+    for part, file in prompt_files(data).items():
         if not can_be_had(file):
-            name = "path" if split == "train" else "heldout_path"
-            folder = FOLDER_FILES.get(data.source, {split: file.name})[split]
+            source = data.heldout_source if part == "heldout" else data.source
+            folder = FOLDER_FILES.get(source or data.source, {}).get(part, file.name)
             hint = f", and no folder with {folder}" if file.name != folder else ""
-            yield f"data.{name}", f"there is no file {file}{hint}"
+            yield f"data.{KEYS[part]}", f"there is no file {file}{hint}"
     if config.train.prompts_per_step > data.train_prompts:
         yield (
             "train.prompts_per_step",
@@ -327,6 +342,7 @@ def _data_rejections(config: RunConfig) -> Rejections:
                 f"evaluation.{name}",
                 f"{wanted} is more than data.heldout_prompts {data.heldout_prompts}",
             )
+    yield from suite_rejections(config)
 
 
 def model_rejections(config: RunConfig, facts: ModelFacts | None) -> Rejections:
@@ -348,6 +364,8 @@ def model_rejections(config: RunConfig, facts: ModelFacts | None) -> Rejections:
 def _no_target(config: RunConfig) -> str | None:
     if config.data.source in _WITHOUT_TARGET:
         return f"data.source {config.data.source}"
+    if config.data.source == "scenes" and config.data.scene_task == "edit":
+        return "data.scene_task edit"
     if config.data.source == "scenes" and config.data.scene_kind == "shapes":
         return "data.scene_kind shapes"
     return None

@@ -183,6 +183,47 @@ class EditQualityConfig(JudgedSection):
         return 2
 
 
+class EditYesNoConfig(JudgedSection):
+    """P(yes) of a judge to whether an edit follows its instruction, and keeps the rest (spec janus
+    5, 6)."""
+
+    yes_or_no: ClassVar[bool] = True
+
+    following_weight: NonNegativeFloat = Field(1.0, description="Weight of following.")
+    preserving_weight: NonNegativeFloat = Field(0.25, description="Weight of preserving.")
+    gate: Literal["none", "product", "min"] = Field(
+        "none",
+        description="What preserving counts as: itself (published); its product with following; "
+        "the lesser of both. A copy of the source preserves everything.",
+    )
+    about: Literal["instruction", "facts"] = Field(
+        "instruction",
+        description="instruction: source and edited image are shown with the questions below; "
+        "facts: the edited image alone, with the questions of the data (metadata following and "
+        "preserving; of scenes they are made).",
+    )
+    following_question: str = Field(
+        "The second image is an edit of the first. The instruction was: {prompt}. Does the second "
+        "image do what it says? Answer yes or no.",
+        min_length=1,
+        description="{prompt} is the instruction.",
+    )
+    preserving_question: str = Field(
+        "The second image is an edit of the first. The instruction was: {prompt}. Is everything "
+        "that it does not name the same in both images? Answer yes or no.",
+        min_length=1,
+        description="{prompt} is the instruction.",
+    )
+
+    def conflicts(self) -> Iterator[tuple[str, str]]:
+        yield from super().conflicts()
+        if not self.following_weight + self.preserving_weight:
+            yield "following_weight", "both weights are 0, so every score would be 0"
+
+    def questions_an_image(self, group_size: int) -> float:
+        return 2 if self.about == "instruction" else 4  # about as many
+
+
 class ClipConfig(RewardSection):
     """A CLIP model that runs where the reward is scored."""
 
@@ -331,6 +372,9 @@ class RewardsConfig(Section):
     )
     unified_reward_think: UnifiedRewardThinkConfig | None = Field(
         None, description="Share of the comparisons in its group that an image wins."
+    )
+    edit_yes_no: EditYesNoConfig | None = Field(
+        None, description="Whether an edit follows its instruction and keeps the rest."
     )
     edit_quality: EditQualityConfig | None = Field(
         None, description="A judge's marks for an edited image."

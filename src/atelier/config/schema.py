@@ -9,14 +9,17 @@ rewards in rewards.py.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from atelier.config.ground_truth import GroundTruthConfig
 from atelier.config.judge import JudgeConfig, JudgeName
 from atelier.config.judged import judge_conflicts
+from atelier.config.learning_rate import ScheduleConfig
 from atelier.config.policy_parts import Dtype, TextConfig, VaeConfig
+from atelier.config.prompt_files import PromptFormat
 from atelier.config.rewards import OcrConfig, RewardsConfig
 from atelier.config.sections import (
     Decay,
@@ -28,6 +31,8 @@ from atelier.config.sections import (
     Section,
     operational,
 )
+from atelier.config.suite_rules import data_conflicts, suite_conflicts
+from atelier.config.tokens import IntrospectionConfig, TokensConfig
 
 AdvantageUse = Literal["all", "positive_only", "negative_only", "one_only", "binary"]
 BehaviourSchedule = Literal["follow", "ramp", "late_ramp"]
@@ -36,9 +41,9 @@ BehaviourSchedule = Literal["follow", "ramp", "late_ramp"]
 class DataConfig(Section):
     """Which prompts are trained on and which are held out."""
 
-    source: Literal[
-        "scenes", "ocr_text", "plain", "geneval", "unigenbench", "deepgen", "paircomp"
-    ] = Field("scenes", description="The embedded scene world, or the format of the prompt file.")
+    source: Literal["scenes"] | PromptFormat = Field(
+        "scenes", description="The embedded scene world, or the format of the prompt file."
+    )
     path: str | None = Field(
         None, description="Prompt file, or folder with one; required unless source is scenes."
     )
@@ -47,16 +52,48 @@ class DataConfig(Section):
         description="Held-out prompt file or folder; without it a folder's own test file is held "
         "out, and a file's prompts are split by content.",
     )
+    heldout_source: PromptFormat | None = Field(
+        None, description="Format of heldout_path; default: source."
+    )
+    unpaired_path: str | None = Field(
+        None, description="Plain prompt file whose prompts are added to the pairs of path."
+    )
     scene_kind: Literal["word", "shapes", "mixed"] = Field(
         "word", description="Kind of scene to sample (source: scenes)."
+    )
+    scene_task: Literal["draw", "edit"] = Field(
+        "draw",
+        description="draw: prompts ask for scenes; edit: for a change of one (source: scenes, "
+        "scene_kind: shapes).",
+    )
+    scene_pairs: Fraction = Field(
+        0.0,
+        description="Share of the prompts that come in pairs, two that differ in one thing "
+        "(source: scenes).",
     )
     train_prompts: PositiveInt = Field(2048, description="Training prompts to keep or generate.")
     heldout_prompts: PositiveInt = Field(256, description="Held-out prompts to keep or generate.")
     seed: NonNegativeInt = Field(0, description="Seed of the generated scenes and of the split.")
 
 
+LORA_TARGETS = {
+    "sd3": (
+        "attn.to_q",
+        "attn.to_k",
+        "attn.to_v",
+        "attn.to_out.0",
+        "attn.add_q_proj",
+        "attn.add_k_proj",
+        "attn.add_v_proj",
+        "attn.to_add_out",
+    ),
+    "janus": ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
+}
+
+
 class LoraConfig(Section):
-    """Low-rank adapter (peft) on the transformer, Gaussian A and zero B, without dropout.
+    """Low-rank adapter (peft) on the transformer or language model, Gaussian A and zero B, without
+    dropout.
 
     The defaults are those published for SD3.5-Medium (spec flow 3.6): 18.8 M trained parameters.
     """
@@ -64,25 +101,26 @@ class LoraConfig(Section):
     rank: PositiveInt = Field(32, description="Rank of the adapter.")
     alpha: PositiveInt = Field(64, description="Scale numerator: the update is alpha/rank * BA.")
     target_modules: list[str] = Field(
-        default=[
-            "attn.to_q",
-            "attn.to_k",
-            "attn.to_v",
-            "attn.to_out.0",
-            "attn.add_q_proj",
-            "attn.add_k_proj",
-            "attn.add_v_proj",
-            "attn.to_add_out",
-        ],
-        description="Module name suffixes that get an adapter (spec flow 3.6).",
+        default=[*LORA_TARGETS["sd3"]],
+        description="Module name suffixes that get an adapter. Of janus, the seven linear layers "
+        "of a block of the language model where none are named.",
     )
 
 
 class PolicyConfig(Section):
     """The model that is trained."""
 
-    family: Literal["sd3"] = Field("sd3", description="Policy family.")
-    path: str = Field("assets/tiny-sd3", description="Pipeline directory or hub id to start from.")
+    family: Literal["sd3", "janus"] = Field("sd3", description="Policy family.")
+    path: str = Field(
+        "assets/tiny-sd3",
+        description="Pipeline or model directory, or hub id, to start from; of janus also a file "
+        "of weights as the original code saves them (.pth), with policy.layout.",
+    )
+    layout: str | None = Field(
+        None,
+        description="Model directory or hub id that a .pth file's configuration and tokenizer "
+        "come from.",
+    )
     revision: str | None = Field(
         None, description="Commit, tag or branch of a hub id; a commit is what never changes."
     )
@@ -105,6 +143,17 @@ class PolicyConfig(Section):
         "is trained is always held in float32.",
     )
     gradient_checkpointing: bool = Field(False, description="Recompute activations in backward.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _usual_targets(cls, values: Any) -> Any:
+        """Where none are named, those of the family."""
+        if not isinstance(values, dict) or values.get("family", "sd3") == "sd3":
+            return values
+        lora, targets = values.get("lora", {}), LORA_TARGETS.get(values["family"])
+        if targets is None or not isinstance(lora, dict) or "target_modules" in lora:
+            return values
+        return {**values, "lora": {**lora, "target_modules": list(targets)}}
 
 
 class WindowConfig(Section):
@@ -158,6 +207,13 @@ class RolloutConfig(Section):
     """How training images are sampled."""
 
     group_size: PositiveInt = Field(16, description="Images per prompt.")
+    kind: Literal["draw", "introspect", "edit"] = Field(
+        "draw",
+        description="What one sample is: an image; an image, what the policy thinks of it, and "
+        "another one (rollout.introspection); a source image, edited.",
+    )
+    tokens: TokensConfig = TokensConfig()
+    introspection: IntrospectionConfig = IntrospectionConfig()
     num_inference_steps: PositiveInt = Field(8, description="Denoising steps.")
     guidance_scale: Annotated[float, Field(ge=1, allow_inf_nan=False)] = Field(
         1.0, description="Classifier-free guidance; 1 samples without it."
@@ -242,11 +298,20 @@ class NftConfig(Section):
 class AlgorithmConfig(Section):
     """Advantages, loss and distance to the reference."""
 
-    name: Literal["flow_grpo", "nft"] = Field(
-        "flow_grpo", description="GRPO on stochastic steps, or DiffusionNFT on finished images."
+    name: Literal["grpo", "nft"] = Field(
+        "grpo",
+        description="GRPO on stochastic steps or on tokens, or DiffusionNFT on finished images.",
+    )
+    advantage_over: Literal["prompt", "pair"] = Field(
+        "prompt",
+        description="Whose images are compared: a prompt's, or those of both prompts of a pair "
+        "(Pair-GRPO); prompts without a partner are compared alone.",
     )
     advantage_std: Literal["group", "batch", "none"] = Field(
         "group", description="What a group-centred reward is divided by."
+    )
+    advantage_ddof: Literal[0, 1] = Field(
+        0, description="What is taken off the number of images that a variance is divided by."
     )
     advantage_from: Literal["total", "each_reward", "gdpo"] = Field(
         "total",
@@ -263,7 +328,7 @@ class AlgorithmConfig(Section):
     clip_range: PositiveFloat | None = Field(
         None,
         description="Ratio clip below 1, and above 1 unless clip_range_high is set. Default: of "
-        "the log-probability: gaussian_mean 1e-4, cps_raw 1e-5, ratio_norm 2e-6.",
+        "the log-probability: gaussian_mean 1e-4, cps_raw 1e-5, ratio_norm 2e-6; of tokens 0.2.",
     )
     clip_range_high: PositiveFloat | None = Field(None, description="Ratio clip above 1.")
     beta: NonNegativeFloat = Field(0.0, description="Weight of the KL to the reference.")
@@ -275,6 +340,13 @@ class AlgorithmConfig(Section):
         "latent_mean",
         description="Form of the KL (spec flow 3.3); k3 is for token policies; nft has velocity.",
     )
+    loss_mean: Literal["sequence", "token", "constant"] = Field(
+        "sequence",
+        description="Mean of the loss over actions: of each sample's own, then over samples; over "
+        "all of an update (DAPO); the sum by the most there can be (Dr.GRPO). They differ where "
+        "answers differ in length.",
+    )
+    ground_truth: GroundTruthConfig = GroundTruthConfig()
     nft: NftConfig = NftConfig()
 
     @property
@@ -306,8 +378,9 @@ class TrainConfig(Section):
         description="How often a step draws other prompts for groups whose rewards are all equal.",
     )
     learning_rate: Annotated[float, Field(gt=0, le=1)] = Field(
-        2e-5, description="AdamW learning rate, constant."
+        2e-5, description="AdamW learning rate, the highest of its schedule."
     )
+    schedule: ScheduleConfig = ScheduleConfig()
     weight_decay: NonNegativeFloat = Field(1e-4, description="AdamW weight decay.")
     adam_betas: tuple[Decay, Decay] = Field((0.9, 0.999), description="AdamW betas.")
     adam_epsilon: PositiveFloat = Field(1e-8, description="AdamW epsilon.")
@@ -334,25 +407,86 @@ class TrainConfig(Section):
         "ratio to 1, in clip ranges; nft: of velocities, relative, in tenths.",
     )
 
+    @property
+    def updates(self) -> int:
+        """Optimizer updates of the whole run, at most."""
+        return self.steps * self.updates_per_step * self.inner_epochs
+
+
+class PairCompConfig(Section):
+    """Suite paircomp: pairs of captions that differ in one thing (spec janus 7)."""
+
+    judge: str | None = Field(
+        None,
+        description="Which of `judges` is asked, none that is trained on; default: the exact "
+        "checker scores pairs of scenes.",
+    )
+    question: str = Field(
+        "Does this image show {prompt}? Answer yes or no.",
+        min_length=1,
+        description="What it is asked, for P(yes); {prompt} is the image's own caption.",
+    )
+
+
+class EditingConfig(Section):
+    """Suite editing: was the instruction followed, and the rest preserved (spec janus 5)?"""
+
+    judge: str | None = Field(
+        None,
+        description="Which of `judges` is asked, none that is trained on; default: the exact "
+        "checker scores edits of scenes.",
+    )
+    following_question: str = Field(
+        "The first image was to be changed: {prompt}. Does the second image show that change? "
+        "Answer yes or no.",
+        min_length=1,
+        description="What it is asked about source and edited image, for P(yes).",
+    )
+    preserving_question: str = Field(
+        "The first image was to be changed: {prompt}. Is everything else in the second image as it "
+        "was in the first? Answer yes or no.",
+        min_length=1,
+        description="The same for what had to stay.",
+    )
+
 
 class EvaluationConfig(Section):
     """Held-out evaluation, before, during and after training."""
 
-    suite: Literal["ocr"] = Field("ocr", description="Evaluation suite.")
+    suite: Literal["ocr", "scenes", "paircomp", "editing"] = Field(
+        "ocr",
+        description="ocr: words that are read in the images. scenes: facts that the exact checker "
+        "finds. paircomp: pairs of captions. editing: edited images.",
+    )
     prompts: PositiveInt = Field(256, description="Held-out prompts of baseline and final.")
     periodic_prompts: PositiveInt = Field(64, description="Held-out prompts of a periodic one.")
+    images_per_prompt: PositiveInt | None = Field(
+        None, description="Images of each prompt; default: 2 for paircomp, else 1."
+    )
     num_inference_steps: PositiveInt = Field(8, description="Denoising steps (deterministic ODE).")
     guidance_scale: Annotated[float, Field(ge=1, allow_inf_nan=False)] = Field(
         1.0, description="Classifier-free guidance of the evaluated images."
     )
-    seed: NonNegativeInt = Field(0, description="Seed of the fixed noise, one draw a prompt.")
+    seed: NonNegativeInt = Field(0, description="Seed of the fixed noise, one draw an image.")
     micro_batch_size: PositiveInt = Field(16, description="Images generated together.")
     ocr: OcrConfig = Field(
         OcrConfig(), description="How the suite reads text, in process; independent of the reward."
     )
+    paircomp: PairCompConfig = PairCompConfig()
+    editing: EditingConfig = EditingConfig()
     bootstrap_samples: Annotated[int, Field(ge=1, le=1_000_000)] = Field(
         10_000, description="Resamples of the paired bootstrap intervals."
     )
+
+    @property
+    def images_of_a_prompt(self) -> int:
+        return self.images_per_prompt or (2 if self.suite == "paircomp" else 1)
+
+    @property
+    def judge(self) -> str | None:
+        """Which of `judges` the suite asks; None where it asks none."""
+        by_suite = {"paircomp": self.paircomp.judge, "editing": self.editing.judge}
+        return by_suite.get(self.suite)
 
 
 class ExportConfig(Section):
@@ -449,6 +583,8 @@ class RunConfig(Section):
         yield from judge_conflicts(self.rewards, self.judges)
         if self.data.source != "scenes" and self.data.path is None:
             yield "data.path", f"is required when data.source is {self.data.source}"
+        yield from data_conflicts(self.data)
+        yield from suite_conflicts(self.evaluation, self.judges)
         if self.rollout.dynamics == "cps" and self.rollout.noise_level > 1:
             yield "rollout.noise_level", "is at most 1 with rollout.dynamics: cps"
         if not self.export.formats or len({*self.export.formats}) < len(self.export.formats):

@@ -9,7 +9,9 @@ from functools import reduce
 
 from pydantic import BaseModel
 
-from atelier.config.schema import RunConfig
+from atelier.config.ground_truth import GroundTruthConfig
+from atelier.config.learning_rate import ScheduleConfig
+from atelier.config.schema import LORA_TARGETS, RunConfig
 
 
 @dataclass(frozen=True)
@@ -21,10 +23,45 @@ class Rule:
     needs: str
 
 
+_DENOISING = (
+    *(f"rollout.{name}" for name in ("num_inference_steps", "dynamics", "noise_level", "log_prob")),
+    *(f"rollout.{name}" for name in ("window", "schedule", "shift", "lowest_level", "tail")),
+    *(f"rollout.{name}" for name in ("solver", "level_share", "shared_start")),
+    *(f"policy.{name}" for name in ("max_sequence_length", "text", "vae")),
+    "evaluation.num_inference_steps",
+    "algorithm.nft",
+)
+
 RULES = (
+    Rule(_DENOISING, lambda config: config.policy.family == "sd3", "policy.family: sd3"),
+    Rule(("rollout.tokens",), lambda config: config.policy.family == "janus", "janus"),
     Rule(
-        ("policy.lora.rank", "policy.lora.alpha", "policy.lora.target_modules"),
+        ("rollout.introspection",),
+        lambda config: config.rollout.kind == "introspect",
+        "rollout.kind: introspect",
+    ),
+    Rule(
+        tuple(f"train.schedule.{name}" for name in ScheduleConfig.model_fields if name != "kind"),
+        lambda config: config.train.schedule.kind != "constant",
+        "train.schedule.kind: two_slopes",
+    ),
+    Rule(
+        tuple(
+            f"algorithm.ground_truth.{name}"
+            for name in GroundTruthConfig.model_fields
+            if name != "enabled"
+        ),
+        lambda config: config.algorithm.ground_truth.enabled,
+        "algorithm.ground_truth.enabled: true",
+    ),
+    Rule(
+        ("policy.lora.rank", "policy.lora.alpha"),
         lambda config: config.policy.trainable == "lora",
+        "policy.trainable: lora",
+    ),
+    Rule(
+        ("policy.lora.target_modules",),
+        lambda config: config.policy.trainable == "lora" or _has_usual_targets(config),
         "policy.trainable: lora",
     ),
     Rule(
@@ -52,6 +89,11 @@ RULES = (
         "rollout.window.strategy: decay",
     ),
     Rule(
+        ("data.scene_pairs", "data.scene_task"),
+        lambda config: config.data.source == "scenes",
+        "data.source: scenes",
+    ),
+    Rule(
         ("algorithm.kl", "algorithm.kl_placement"),
         lambda config: config.algorithm.beta > 0,
         "algorithm.beta above 0",
@@ -70,6 +112,11 @@ RULES = (
         "launch.engine: deepspeed",
     ),
 )
+
+
+def _has_usual_targets(config: RunConfig) -> bool:
+    usual = LORA_TARGETS[config.policy.family]
+    return config.policy.lora.target_modules == list(usual)
 
 
 def without_effect(config: RunConfig) -> Iterator[tuple[str, str]]:

@@ -11,6 +11,9 @@ from typing import Literal
 import numpy as np
 
 from atelier.data.keys import key
+from atelier.data.paired_epochs import draw_others, draw_rows
+from atelier.data.prompts import Prompt
+from atelier.data.rows import rows_of
 from atelier.errors import PlanError
 
 SamplingMode = Literal["sample_proportional", "weight_only"]
@@ -51,6 +54,39 @@ def other_indices(
             f"there are {num_prompts}: lower it or train.prompts_per_step, or have more prompts"
         )
     return others[end - prompts_per_step : end]
+
+
+def row_indices(
+    prompts: Sequence[Prompt], step: int, prompts_per_step: int, seed: int, round: int = 0
+) -> list[int]:
+    """Places of the prompts of a step (counted from 1), row after row, all different.
+
+    Without pairs, those of `prompt_indices` and, for round 1, 2, ..., of `other_indices`. With
+    pairs, a row is a pair or two single prompts, coupled anew each epoch, and an epoch holds every
+    one: nothing is left out, unlike in the original, which never reached half of its pairs (spec
+    janus 3).
+
+    Raises:
+        PlanError: as those two; or an odd number of prompts a step, with pairs.
+        DataError: the two prompts of a pair are not neighbours.
+    """
+    table = rows_of(prompts)
+    if all(len(row) == 1 for row in table):
+        if round:
+            return other_indices(len(prompts), step, prompts_per_step, seed, round)
+        return prompt_indices(len(prompts), step, prompts_per_step, seed)
+    _check_plan(len(prompts), step, prompts_per_step)
+    if prompts_per_step % 2:
+        raise PlanError(
+            f"train.prompts_per_step {prompts_per_step}: must be even, because training prompts "
+            "come in pairs"
+        )
+    rows_per_step = prompts_per_step // 2
+    if round:
+        rows = draw_others(table, step, rows_per_step, seed, round)
+    else:
+        rows = draw_rows(table, step, rows_per_step, seed).rows
+    return [place for row in rows for place in row]
 
 
 def mixed_indices(

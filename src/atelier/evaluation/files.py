@@ -1,4 +1,4 @@
-"""An evaluation on disk: images/NNNNN.png, scores.jsonl, grid.png and, last, summary.json.
+"""An evaluation on disk: images/, scores.jsonl, grid.png and, last, summary.json.
 
 A folder with a summary is complete. Files appear by renaming, so a reader never sees half of one.
 """
@@ -24,33 +24,26 @@ from atelier.tracking.run_directory import write_json, write_text_atomically
 GRID_IMAGES = 16
 
 
-def image_name(index: int) -> str:
-    """Where image `index` lies in an evaluation folder."""
-    return f"images/{index:05d}.png"
-
-
-def write_images(folder: Path, images: NDArray[np.uint8], start: int = 0) -> None:
-    """Write uint8 [N, H, W, 3] as images `start`, `start` + 1, ... of an evaluation folder."""
+def write_images(folder: Path, files: Sequence[str], images: NDArray[np.uint8]) -> None:
+    """Write uint8 [N, H, W, 3] as these files of an evaluation folder (`ImageRequest.file`)."""
     (folder / "images").mkdir(parents=True, exist_ok=True)
-    for offset, image in enumerate(images):
-        Image.fromarray(image).save(folder / image_name(start + offset))
+    for file, image in zip(files, images, strict=True):
+        Image.fromarray(image).save(folder / file)
 
 
-def read_images(folder: Path, count: int) -> NDArray[np.uint8]:
-    """Read images 0..count-1 as uint8 [N, H, W, 3].
+def read_images(folder: Path, files: Sequence[str]) -> NDArray[np.uint8]:
+    """Read these files of an evaluation folder, uint8 [N, H, W, 3].
 
     Raises:
         DataError: one is absent or unreadable, there are more, or sizes differ.
     """
-    found = sorted(path.name for path in (folder / "images").glob("*.png"))
-    expected = [Path(image_name(index)).name for index in range(count)]
-    if found != expected:
-        odd = sorted(set(found) ^ set(expected))
+    found = {f"images/{path.name}" for path in (folder / "images").glob("*.png")}
+    if odd := sorted(found ^ set(files)):
         raise DataError(
-            f"{folder / 'images'}: {count} prompts need {count} images, found {len(found)}"
-            f"{'; first difference: ' + odd[0] if odd else ''}"
+            f"{folder / 'images'}: the suite asks for {len(files)} images, found {len(found)}; "
+            f"first difference: {Path(odd[0]).name}"
         )
-    images = [_read_image(folder / image_name(index)) for index in range(count)]
+    images = [_read_image(folder / file) for file in files]
     if len({image.shape for image in images}) > 1:
         raise DataError(f"{folder / 'images'}: images of one evaluation must have one size")
     return np.stack(images) if images else np.zeros((0, 1, 1, 3), dtype=np.uint8)
@@ -62,7 +55,7 @@ def write_evaluation(folder: Path, evaluation: Evaluation, images: NDArray[np.ui
     old = folder.with_name(f".{folder.name}.old.{os.getpid()}")
     shutil.rmtree(aside, ignore_errors=True)
     try:
-        write_images(aside, images)
+        write_images(aside, [str(row["image"]) for row in evaluation.rows], images)
         write_results(aside, evaluation, images)
         if folder.exists():
             folder.rename(old)

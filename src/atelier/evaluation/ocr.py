@@ -18,8 +18,9 @@ from atelier.config.rewards import OcrConfig
 from atelier.config.schema import EvaluationConfig
 from atelier.data import gold, scenes
 from atelier.data.prompts import Prompt
-from atelier.evaluation.files import image_name, read_images, write_results
+from atelier.evaluation.files import read_images, write_results
 from atelier.evaluation.image_statistics import NAMES, image_statistics
+from atelier.evaluation.requests import ImageRequest, image_requests
 from atelier.evaluation.results import Evaluation, summarize
 from atelier.rewards.base import ScoreBatch
 from atelier.rewards.images import pil_images
@@ -46,12 +47,13 @@ def evaluate(
     Raises:
         ValueError: not one image a prompt, or not uint8 [N, H, W, 3].
     """
-    if len(images) != len(prompts):
-        raise ValueError(f"{len(images)} images for {len(prompts)} prompts")
-    table, version = _read(images, prompts, config.ocr)
+    requests = image_requests(prompts, config)
+    if len(images) != len(requests):
+        raise ValueError(f"{len(images)} images, but the suite asks for {len(requests)}")
+    table, version = _read(images, [one.prompt for one in requests], config.ocr)
     rows = [
-        _row(index, images[index], prompt, table, config.ocr)
-        for index, prompt in enumerate(prompts)
+        _row(index, images[index], request, table, config.ocr)
+        for index, request in enumerate(requests)
     ]
     summary = {
         "suite": SUITE,
@@ -65,12 +67,12 @@ def evaluate(
 
 
 def score_folder(folder: Path, prompts: Sequence[Prompt], config: EvaluationConfig) -> Evaluation:
-    """Score images/00000.png, ... of a folder, image i for prompt i, and write the results there.
+    """Score the images of a folder, and write the results there.
 
     Raises:
-        DataError: the images are not exactly one a prompt, or unreadable.
+        DataError: they are not exactly those that the suite asks for, or unreadable.
     """
-    images = read_images(folder, len(prompts))
+    images = read_images(folder, [one.file for one in image_requests(prompts, config)])
     evaluation = evaluate(images, prompts, config)
     write_results(folder, evaluation, images)
     return evaluation
@@ -104,8 +106,13 @@ def _batch(images: NDArray[np.uint8], prompts: Sequence[Prompt]) -> ScoreBatch:
 
 
 def _row(
-    index: int, image: NDArray[np.uint8], prompt: Prompt, table: ScoreTable, config: OcrConfig
+    index: int,
+    image: NDArray[np.uint8],
+    request: ImageRequest,
+    table: ScoreTable,
+    config: OcrConfig,
 ) -> dict[str, Any]:
+    prompt = request.prompt
     seen = table.details[SUITE][index]
     valid = bool(table.valid[index])
     exact = valid and exact_match(seen["target"], seen["lines"], config.unicode_normalization)
@@ -114,7 +121,7 @@ def _row(
         "dataset_id": prompt.dataset_id,
         "prompt": prompt.text,
         "target": prompt.metadata.get("target"),
-        "image": image_name(index),
+        "image": request.file,
         "text": seen.get("text"),
         "confidence": seen.get("confidence"),
         "similarity": round(float(table.values[SUITE][index]), 6) if valid else None,

@@ -12,6 +12,7 @@ from atelier.config.digest import stage_digest
 from atelier.config.schema import PolicyConfig, RunConfig
 from atelier.data.prompts import Prompt, read_prompts
 from atelier.errors import CheckpointError
+from atelier.evaluation.requests import evaluation_key
 from atelier.export.base import open_base
 from atelier.export.card import Provenance
 from atelier.export.formats import ExportReport, ExportRequest, export_formats
@@ -27,7 +28,6 @@ from atelier.training.checkpoint import (
     verify_manifest,
 )
 from atelier.training.distributed import join_world
-from atelier.training.trainer import evaluation_key
 from atelier.training.weights import put_weights
 
 

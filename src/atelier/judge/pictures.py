@@ -9,6 +9,8 @@ import threading
 
 from PIL import Image
 
+from atelier.data.opaque import opaque
+
 _LOADING = threading.Lock()  # a file is read by the first use, and questions share images
 
 
@@ -22,7 +24,7 @@ def prepared(image: Image.Image, longest_side: int | None) -> Image.Image:
         raise ValueError(f"an image of {image.width} x {image.height} pixels")
     with _LOADING:
         image.load()
-    rgb = _opaque(image)
+    rgb = opaque(image)
     longest = max(rgb.size)
     if longest_side is None or longest <= longest_side:
         return rgb
@@ -41,11 +43,3 @@ def data_uri(image: Image.Image) -> str:
     buffer = io.BytesIO()
     image.save(buffer, "PNG", compress_level=1)
     return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")
-
-
-def _opaque(image: Image.Image) -> Image.Image:
-    if not image.has_transparency_data:
-        return image if image.mode == "RGB" else image.convert("RGB")
-    layer = image.convert("RGBA")
-    ground = Image.new("RGBA", layer.size, "white")
-    return Image.alpha_composite(ground, layer).convert("RGB")

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
+import torch
+from PIL.Image import Image
 from torch import Tensor, nn
 
 from atelier.data.prompts import Prompt
@@ -21,24 +23,62 @@ from atelier.data.prompts import Prompt
 class Sample:
     """One image to be made: who it is, which group it belongs to, what it shows.
 
-    `index` is the global sample id of the step; with the seed and the step it keys all noise, so
-    the image does not depend on how many ranks there are. `group_id` is the position of the
-    prompt in the step: a prompt drawn twice would make two groups. `round` counts how often its
-    group was given another prompt.
+    Attributes:
+        index: global sample id of the step; with the seed and the step it keys all noise, so the
+            image does not depend on how many ranks there are.
+        group_id: position of the prompt in the step: a prompt drawn twice would make two groups.
+        round: how often its group was given another prompt.
+        pair: the first of two groups whose samples are compared all together.
+        truth: whose ground-truth image it is, where it is not the policy's.
     """
 
     index: int
     group_id: int
     prompt: Prompt
     round: int = 0
+    pair: int | None = None
+    truth: Prompt | None = None
+
+    @property
+    def pool(self) -> int:
+        """Samples of one pool are compared with each other."""
+        return self.group_id if self.pair is None else self.pair
+
+
+@dataclass(frozen=True)
+class Part:
+    """Actions that one forward pass replays, and the segment of a sample that they belong to."""
+
+    actions: slice
+    segment: int = 0
+
+
+@dataclass(frozen=True)
+class Drawings:
+    """The images that one sample made one after another, and what it thought of them.
+
+    images uint8 [B, K, H, W, 3]; made [B, K] bool, false where a drawing was accepted before;
+    accepted [B, K - 1] bool, the answers.
+    """
+
+    images: np.ndarray
+    made: np.ndarray
+    accepted: np.ndarray
 
 
 @dataclass(frozen=True)
 class Rollout:
     """A micro-batch of B samples with A trained actions each, as the policy sampled them.
 
-    old_log_probs [B, A] float32, None where actions have no probability; images uint8
-    [B, H, W, 3]; record holds what replay needs.
+    Attributes:
+        old_log_probs: [B, A] float32, None where actions have no probability.
+        images: uint8 [B, H, W, 3], what the samples came to.
+        record: what replay needs.
+        segments: what of the actions is rewarded on its own; all of them are in one.
+        longest: the most actions that each segment could have had.
+        mask: [B, A] bool, which actions are trained, None for all.
+        drawings: where samples make several images.
+        sources: the images that were edited, as the policy saw them; where it edits.
     """
 
     samples: Sequence[Sample]
@@ -46,6 +86,32 @@ class Rollout:
     old_log_probs: Tensor | None
     images: np.ndarray
     record: Mapping[str, Any]
+    segments: tuple[slice, ...] | None = None
+    longest: tuple[int, ...] | None = None
+    mask: Tensor | None = None
+    drawings: Drawings | None = None
+    sources: Sequence[Image] | None = None
+
+    def all_segments(self) -> tuple[slice, ...]:
+        return self.segments or (slice(0, self.actions),)
+
+    def longest_segment(self, segment: int) -> int:
+        """The most actions that it could have had."""
+        if self.longest is not None:
+            return self.longest[segment]
+        actions = self.all_segments()[segment]
+        return int(actions.stop - actions.start)
+
+    def trained(self, part: Part) -> Tensor:
+        """Which actions of a part are trained [B, n]: 1 or 0, float32."""
+        if self.mask is None:
+            return torch.ones(len(self.samples), part.actions.stop - part.actions.start)
+        return self.mask[:, part.actions].float().cpu()
+
+    def trained_count(self, segment: int) -> Tensor:
+        """How many actions of a segment are trained [B], float32."""
+        actions = self.all_segments()[segment]
+        return self.trained(Part(actions, segment)).sum(1)
 
 
 def scored_rollout(
@@ -87,12 +153,12 @@ class Policy(Protocol):
         """Sample images without gradients."""
         ...
 
-    def action_slices(self, rollout: Rollout) -> Iterator[slice]:
-        """Split the A actions into what one forward pass replays."""
+    def parts(self, rollout: Rollout) -> Iterator[Part]:
+        """Split the A actions, in their order, into what one forward pass replays."""
         ...
 
     def replay(
-        self, module: nn.Module, rollout: Rollout, actions: slice, with_reference: bool
+        self, module: nn.Module, rollout: Rollout, part: Part, with_reference: bool
     ) -> Replay:
         """What the loss needs of the stored actions, with gradients, by the rollout's kernel."""
         ...
@@ -106,9 +172,11 @@ class Policy(Protocol):
         ...
 
     def generate(
-        self, module: nn.Module, prompts: Sequence[str], noise_keys: Sequence[int]
+        self, module: nn.Module, prompts: Sequence[Prompt], noise_keys: Sequence[int]
     ) -> np.ndarray:
-        """Evaluation images, deterministic given the keys: uint8 [N, H, W, 3]."""
+        """Evaluation images, one a prompt and key, deterministic given the keys: uint8
+        [N, H, W, 3]. A prompt may come several times, with other keys; an edit's source image is
+        `data.ground_truth.source_image` of it."""
         ...
 
     def trainable(self) -> dict[str, nn.Parameter]:

@@ -19,6 +19,7 @@ from atelier.rewards.scorers.clip import ClipSimilarityScorer, PickScoreScorer
 from atelier.rewards.scorers.completions import FormatScorer, LengthScorer
 from atelier.rewards.scorers.custom import custom_scorer
 from atelier.rewards.scorers.edit_quality import EditQualityScorer
+from atelier.rewards.scorers.edit_yes_no import EditYesNoScorer
 from atelier.rewards.scorers.geneval_reward import GenevalScorer
 from atelier.rewards.scorers.jpeg import JpegCompressibility, JpegIncompressibility
 from atelier.rewards.scorers.judges import SharedJudge, Tracing, shared_judges
@@ -46,6 +47,7 @@ JUDGED: dict[str, Callable[[Any, SharedJudge], Scorer]] = {
     "vlm_ocr": VlmOcrScorer,
     "unified_reward": UnifiedRewardScorer,
     "unified_reward_think": UnifiedRewardThinkScorer,
+    "edit_yes_no": EditYesNoScorer,
     "edit_quality": EditQualityScorer,
 }
 

@@ -15,7 +15,7 @@ from atelier.background import LEAVE_SECONDS, BackgroundLoop
 from atelier.config.schema import RunConfig
 from atelier.data.prompts import read_prompts
 from atelier.errors import AtelierError
-from atelier.evaluation.files import image_name, read_evaluation, read_images, write_results
+from atelier.evaluation.files import read_evaluation, read_images, write_results
 from atelier.evaluation.ocr import METRICS, score_folder
 from atelier.evaluation.results import Evaluation, summarize
 from atelier.stages.announced import Images, announced_images
@@ -85,11 +85,12 @@ def write_step_zero(run: RunDirectory, config: RunConfig) -> None:
     baseline = read_evaluation(run.baseline)
     rows = baseline.rows[:count]
     (folder / "images").mkdir(parents=True, exist_ok=True)
-    for index in range(len(rows)):
-        shutil.copyfile(run.baseline / image_name(index), folder / image_name(index))
+    files = [str(row["image"]) for row in rows]
+    for file in files:
+        shutil.copyfile(run.baseline / file, folder / file)
     summary = baseline.summary | {
         "images": len(rows),
         "missing": sum(row["similarity"] is None for row in rows),
         "metrics": summarize(rows, METRICS, config.evaluation.bootstrap_samples),
     }
-    write_results(folder, Evaluation(rows, summary), read_images(folder, len(rows)))
+    write_results(folder, Evaluation(rows, summary), read_images(folder, files))

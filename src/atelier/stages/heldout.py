@@ -14,14 +14,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from atelier.config.schema import RunConfig
-from atelier.data.prompts import Prompt, read_prompts
+from atelier.data.prompts import read_prompts
 from atelier.evaluation.files import write_images, write_results
 from atelier.evaluation.ocr import evaluate
+from atelier.evaluation.requests import ImageRequest, image_requests
 from atelier.evaluation.results import Evaluation
-from atelier.policies.sd3.policy import SD3Policy
+from atelier.policies.base import Policy
+from atelier.policies.registry import load_policy
 from atelier.tracking.run_directory import RunDirectory
 from atelier.training.distributed import join_world
-from atelier.training.trainer import evaluation_key
 from atelier.training.weights import put_weights
 
 logger = logging.getLogger(__name__)
@@ -38,46 +39,42 @@ def evaluate_weights(
         weights: trained tensors by parameter name; None evaluates the model as it was loaded.
     """
     prompts = read_prompts(run.data / "heldout.parquet")[: config.evaluation.prompts]
+    requests = image_requests(prompts, config.evaluation)
     with _policy(config, [prompt.text for prompt in prompts]) as policy:
         if weights is not None:
             put_weights(policy.trainable(), weights)
-        images = _generate(policy, prompts, config)
-    write_images(folder, images)
+        images = _generate(policy, requests, config)
+    write_images(folder, [one.file for one in requests], images)
     evaluation = evaluate(images, prompts, config.evaluation)
     write_results(folder, evaluation, images)
     return evaluation
 
 
 @contextmanager
-def _policy(config: RunConfig, prompts: Sequence[str]) -> Iterator[SD3Policy]:
+def _policy(config: RunConfig, prompts: Sequence[str]) -> Iterator[Policy]:
     """The policy on the run's device, given back afterwards: the trainer needs the memory."""
     with join_world(config.launch) as world:
         # As many threads as a rank of the trainer has: sums come out equal, and small operations
         # are not shared out among threads that wait for each other.
         torch.set_num_threads(max(1, config.launch.threads // config.launch.processes))
         try:
-            yield SD3Policy.load(
-                config.policy,
-                config.rollout,
-                config.evaluation,
-                config.train.seed,
-                world.device,
-                prompts=prompts,
-            )
+            yield load_policy(config, world.device, prompts=prompts)
         finally:
             if world.device.type == "cuda":
                 torch.cuda.empty_cache()
 
 
-def _generate(policy: SD3Policy, prompts: Sequence[Prompt], config: RunConfig) -> NDArray[np.uint8]:
-    """One image a prompt; says how far it is where that takes long."""
+def _generate(
+    policy: Policy, requests: Sequence[ImageRequest], config: RunConfig
+) -> NDArray[np.uint8]:
+    """The images in their order; says how far it is where that takes long."""
     size = config.evaluation.micro_batch_size
     parts, said = [], time.monotonic()
-    for start in range(0, len(prompts), size):
-        chunk = prompts[start : start + size]
-        keys = [evaluation_key(config.evaluation.seed, prompt) for prompt in chunk]
-        parts.append(policy.generate(policy.module, [prompt.text for prompt in chunk], keys))
+    for start in range(0, len(requests), size):
+        chunk = requests[start : start + size]
+        keys = [one.key(config.evaluation.seed) for one in chunk]
+        parts.append(policy.generate(policy.module, [one.prompt for one in chunk], keys))
         if time.monotonic() - said > SAY_EVERY_SECONDS:
             said = time.monotonic()
-            logger.info("generated %d of %d held-out images", start + len(chunk), len(prompts))
+            logger.info("generated %d of %d held-out images", start + len(chunk), len(requests))
     return np.concatenate(parts)

@@ -36,7 +36,7 @@ def prompts_here(config: RunConfig) -> PromptsHere | None:
     files = [from_root(file) for file in prompt_files(data).values()]
     if data.source == "scenes" or not all(map(is_file, files)):
         return None
-    from atelier.data.prepare import read_splits
+    from atelier.data.splits import read_splits
 
     with contextlib.chdir(repository_root()):  # a configuration's paths are relative to it
         train, heldout, _ = read_splits(data)

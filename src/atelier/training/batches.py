@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import TypeVar
 
 from atelier.config.schema import RunConfig
 from atelier.config.whole_groups import images_together
-from atelier.data.keys import key
+from atelier.data.keys import key, uniform
 from atelier.data.prompts import Prompt
-from atelier.data.samplers import other_indices, prompt_indices
+from atelier.data.rows import pair_of
+from atelier.data.samplers import row_indices
 from atelier.policies.base import Sample
 
 Item = TypeVar("Item")
@@ -27,6 +29,9 @@ def step_samples(
 ) -> list[Sample]:
     """All samples of a step: group g holds indices g * group_size ... (g + 1) * group_size - 1.
 
+    The groups of a pair are neighbours. Where ground truth takes part, the last two samples of each
+    of its groups are the prompt's own image and its partner's.
+
     Args:
         round: above 0, samples that may take the place of those of earlier rounds, of prompts that
             no earlier round of the step has.
@@ -34,17 +39,48 @@ def step_samples(
     Raises:
         PlanError: there are not so many prompts.
     """
-    train = config.train
-    if round:
-        chosen = other_indices(len(prompts), step, train.prompts_per_step, train.seed, round)
-    else:
-        chosen = prompt_indices(len(prompts), step, train.prompts_per_step, train.seed)
-    size = config.rollout.group_size
-    return [
-        Sample(index=group * size + member, group_id=group, prompt=prompts[prompt], round=round)
-        for group, prompt in enumerate(chosen)
-        for member in range(size)
-    ]
+    train, size = config.train, config.rollout.group_size
+    chosen = row_indices(prompts, step, train.prompts_per_step, train.seed, round)
+    groups = [prompts[prompt] for prompt in chosen]
+    samples = []
+    for group, (prompt, pair) in enumerate(zip(groups, _pairs(groups), strict=True)):
+        shares = pair is not None and config.algorithm.advantage_over == "pair"
+        truths: list[Prompt] = []
+        if pair is not None and _shows_truth(config, step, pair, round):
+            truths = [prompt, groups[2 * pair + 1 - group]]
+        for member in range(size):
+            truth = truths[member - size] if member >= size - len(truths) else None
+            samples.append(
+                Sample(
+                    index=group * size + member,
+                    group_id=group,
+                    prompt=prompt,
+                    round=round,
+                    pair=pair if shares else None,
+                    truth=truth,
+                )
+            )
+    return samples
+
+
+def _pairs(groups: Sequence[Prompt]) -> list[int | None]:
+    """Of each group that is half of a pair, the first of its two groups."""
+    numbers = [pair_of(prompt) for prompt in groups]
+    firsts: list[int | None] = [None] * len(groups)
+    for group, (one, other) in enumerate(pairwise(numbers)):
+        if one is not None and one == other:
+            firsts[group] = firsts[group + 1] = group
+    return firsts
+
+
+def _shows_truth(config: RunConfig, step: int, pair: int, round: int) -> bool:
+    """Whether a pair's ground truth takes part: less and less often (spec janus 3)."""
+    settings, train = config.algorithm.ground_truth, config.train
+    if not settings.enabled:
+        return False
+    updates = (step - 1) * train.updates_per_step * train.inner_epochs
+    drawn = uniform("ground truth", train.seed, step, pair, round)
+    return drawn <= settings.probability(updates)
 
 
 def micro_batches_by_update(

@@ -58,7 +58,7 @@ class Engine(Protocol):
         """Around the forward and backward of one call."""
         ...
 
-    def step(self) -> float:
+    def step(self, learning_rate: float) -> float:
         """Clip, update, clear gradients; return the gradient norm before clipping."""
         ...
 
@@ -136,8 +136,9 @@ class DdpEngine:
         loss = loss * self._world_size  # DDP averages over ranks; the loss is already a share
         self._scaler.scale(loss).backward()
 
-    def step(self) -> float:
+    def step(self, learning_rate: float) -> float:
         """See Engine. Where float16 overflowed there is no update, and the norm of none is 0."""
+        set_learning_rate(self._optimizer, learning_rate)
         self._scaler.unscale_(self._optimizer)
         parameters = list(self._trainable.values())
         norm = float(nn.utils.clip_grad_norm_(parameters, self._max_grad_norm))
@@ -219,7 +220,8 @@ class DeepSpeedEngine:
     def backward(self, loss: Tensor, last: bool) -> None:
         self._engine.backward(loss * self._world_size)
 
-    def step(self) -> float:
+    def step(self, learning_rate: float) -> float:
+        set_learning_rate(self._engine.optimizer, learning_rate)
         self._engine.step()
         return float(self._engine.get_global_grad_norm())
 
@@ -292,6 +294,12 @@ class DeepSpeedEngine:
     def put_weights(self, weights: Mapping[str, Tensor]) -> None:
         with self._whole(0):
             put_weights(self._trainable, weights)
+
+
+def set_learning_rate(optimizer: Any, rate: float) -> None:
+    """For the next update of a torch optimizer, or of one of DeepSpeed's around it."""
+    for group in optimizer.param_groups:
+        group["lr"] = rate
 
 
 def read_deepspeed_config(path: Path, train: TrainConfig) -> dict[str, Any]:

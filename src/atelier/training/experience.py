@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from atelier.algorithms.advantages import comparable, flat_groups
@@ -21,7 +22,7 @@ from atelier.config.schema import RunConfig
 from atelier.config.whole_groups import images_together
 from atelier.data.prompts import Prompt
 from atelier.errors import Stopped
-from atelier.policies.base import Policy, Rollout, Sample
+from atelier.policies.base import Policy, Rollout
 from atelier.rewards.asking_again import pause_seconds
 from atelier.rewards.base import ScoreBatch
 from atelier.rewards.images import pil_images
@@ -29,6 +30,7 @@ from atelier.rewards.reward_set import RewardSet, Submission
 from atelier.rewards.score_table import ScoreTable
 from atelier.training.batches import MicroBatch, micro_batches_by_update, step_samples
 from atelier.training.distributed import World
+from atelier.training.drawings import Drawn, drawn_images, step_segments
 from atelier.training.measures import Stopwatch, latencies
 from atelier.training.scores import StepScores, gather_scores
 
@@ -61,7 +63,7 @@ class InFlight:
     rollouts: Updates
     submissions: list[Submission]
     metrics: dict[str, float]
-    unsent: list[ScoreBatch] = field(default_factory=list)
+    unsent: list[Rollout] = field(default_factory=list)
     seconds: dict[str, list[float]] = field(default_factory=dict)
     said: dict[int, Said] = field(default_factory=dict)
 
@@ -70,14 +72,18 @@ class InFlight:
 class Experience:
     """A step's rollouts of this rank, and the scores of all ranks.
 
-    said: sample index -> what is said of an image of this rank; empty where it comes from a
-    checkpoint, like the rollouts' images.
+    Attributes:
+        scores: of what each sample came to.
+        segments: of each segment of a sample, which is rewarded on its own.
+        said: sample index -> what is said of an image of this rank; empty where it comes from a
+            checkpoint, like the rollouts' images.
     """
 
     step: int
     updates_before: int
     rollouts: Updates
     scores: StepScores
+    segments: Sequence[StepScores]
     metrics: dict[str, float]
     said: Mapping[int, Said] = field(default_factory=dict)
 
@@ -111,9 +117,10 @@ class Collector:
 
     def _roll_out(self, batch: MicroBatch, flight: InFlight) -> Rollout:
         rollout = self.policy.rollout(self.policy.module, batch)
-        flight.unsent.append(score_batch(rollout))
-        if sum(map(len, flight.unsent)) == images_together(self.config):
-            flight.submissions.append(self.rewards.submit(ScoreBatch.joined(flight.unsent)))
+        flight.unsent.append(rollout)
+        if sum(len(one.samples) for one in flight.unsent) == images_together(self.config):
+            batch_of_all = ScoreBatch.joined([score_batch(one) for one in flight.unsent])
+            flight.submissions.append(self.rewards.submit(batch_of_all))
             flight.unsent = []
         return rollout
 
@@ -134,8 +141,11 @@ class Collector:
         self.rewards.rest(self.world.is_main)  # gathered: no rank waits for a score any more
         self._require(flight.step, scores)
         flight.metrics |= latencies(flight.seconds, self.world)
+        rollouts = [one for update in flight.rollouts for one in update]
+        parts = step_segments(scores, rollouts, self.config, self.world)
+        flight.metrics |= parts.metrics
         made = flight.step, flight.updates_before, flight.rollouts
-        return Experience(*made, scores, flight.metrics, flight.said)
+        return Experience(*made, parts.final, parts.segments, flight.metrics, flight.said)
 
     def _table(self, step: int, submissions: Sequence[Submission]) -> ScoreTable:
         """This rank's scores. What is missing for now is asked for again. Collective, so that no
@@ -169,9 +179,10 @@ class Collector:
             for name in self.rewards.weights:
                 known = [one.seconds[name] for one in submissions if name in one.seconds]
                 flight.seconds.setdefault(name, []).extend(known)
-            samples = [one for update in rollouts for rollout in update for one in rollout.samples]
-            flight.said |= _said(samples, table)
-            return gather_scores(self.world, samples, table)
+            images = [one for update in rollouts for each in update for one in drawn_images(each)]
+            samples = [one.sample for one in images]
+            flight.said |= _said(images, table)
+            return gather_scores(self.world, [one.place for one in images], samples, table)
 
     def _roll_out_again(
         self, flight: InFlight, groups: Tensor, round: int, watch: Stopwatch
@@ -183,7 +194,7 @@ class Collector:
         with watch("rollout"), self.sampling():
             for update in flight.rollouts:
                 for place, rollout in enumerate(update):
-                    if rollout.samples[0].group_id in chosen:
+                    if rollout.samples[0].pool in chosen:
                         batch = [samples[one.index] for one in rollout.samples]
                         update[place] = self._roll_out(batch, flight)
                         again.append(update[place])
@@ -200,18 +211,21 @@ class Collector:
             )
 
 
-def _said(samples: Sequence[Sample], table: ScoreTable) -> dict[int, Said]:
+def _said(images: Sequence[Drawn], table: ScoreTable) -> dict[int, Said]:
     return {
-        sample.index: Said({name: rows[row] for name, rows in table.details.items()}, reason)
-        for row, (sample, reason) in enumerate(zip(samples, table.reasons, strict=True))
+        one.sample.index: Said({name: rows[row] for name, rows in table.details.items()}, reason)
+        for row, (one, reason) in enumerate(zip(images, table.reasons, strict=True))
+        if one.is_final
     }
 
 
 def score_batch(rollout: Rollout) -> ScoreBatch:
     """What the rewards are shown of a rollout."""
+    drawn = list(drawn_images(rollout))
     return ScoreBatch(
-        images=pil_images(rollout.images),
-        prompts=[one.prompt.text for one in rollout.samples],
-        metadata=[one.prompt.metadata for one in rollout.samples],
-        group_ids=[one.group_id for one in rollout.samples],
+        images=pil_images(np.stack([one.image for one in drawn])),
+        prompts=[one.sample.prompt.text for one in drawn],
+        metadata=[one.sample.prompt.metadata for one in drawn],
+        group_ids=[one.sample.group_id for one in drawn],
+        source_images=rollout.sources,
     )

@@ -1,7 +1,8 @@
 """Experience on disk: images sampled ahead of a checkpoint, with their scores.
 
     in_flight-00000.safetensors    one file a rank: a rollout's tensors under "<first sample>/",
-                                   all ranks' scores under "scores/", the rest in the metadata
+                                   all ranks' scores under "scores/" and "segments/<number>/", the
+                                   rest in the metadata
 
 Ranks write their own files, because trajectories are large. Any number of ranks reads them: a
 micro-batch belongs to the rank that the step's plan gives it to.
@@ -25,12 +26,14 @@ from atelier.training.experience import Collector, Experience
 from atelier.training.scores import VALUE, WEIGHT, StepScores, below
 
 PATTERN = "in_flight-*.safetensors"
-SCORES = "scores/"
+SCORES, SEGMENTS = "scores/", "segments/"
 
 
 def write_experience(folder: Path, experience: Experience, policy: Policy, rank: int) -> None:
     """Write this rank's part of an experience into `folder`."""
-    tensors = {f"{SCORES}{name}": value for name, value in _scores(experience.scores).items()}
+    tensors = _named(SCORES, experience.scores)
+    for number, one in enumerate(experience.segments):
+        tensors |= _named(f"{SEGMENTS}{number}/", one)
     for rollout in (one for update in experience.rollouts for one in update):
         for name, value in policy.pack(rollout).items():
             tensors[f"{rollout.samples[0].index}/{name}"] = value.detach().cpu().contiguous()
@@ -39,6 +42,7 @@ def write_experience(folder: Path, experience: Experience, policy: Policy, rank:
         "updates_before": experience.updates_before,
         "metrics": experience.metrics,
         "first_reason": experience.scores.first_reason,
+        "segments": len(experience.segments),
     }
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / PATTERN.replace("*", f"{rank:05d}")
@@ -63,29 +67,33 @@ def read_experience(folder: Path, collector: Collector) -> Experience | None:
     samples = step_samples(collector.prompts, said["step"], config)
     updates = micro_batches_by_update(samples, said["step"], config, world.rank, world.size)
     rollouts = [[_rollout(batch, tensors, collector) for batch in update] for update in updates]
-    scores = below(tensors, SCORES)
-    return Experience(
-        said["step"],
-        said["updates_before"],
-        rollouts,
-        StepScores(
-            scores["index"],
-            scores["total"],
-            scores["valid"],
-            scores["group_ids"],
-            below(scores, VALUE),
-            said["first_reason"],
-            below(scores, WEIGHT),
-        ),
-        said["metrics"],
+    why = said["first_reason"]
+    scores = _scores(below(tensors, SCORES), why)
+    segments = [
+        _scores(below(tensors, f"{SEGMENTS}{number}/"), why) for number in range(said["segments"])
+    ]
+    made = said["step"], said["updates_before"], rollouts
+    return Experience(*made, scores, segments, said["metrics"])
+
+
+def _scores(stored: Mapping[str, Tensor], first_reason: str | None) -> StepScores:
+    return StepScores(
+        stored["index"],
+        stored["total"],
+        stored["valid"],
+        stored["group_ids"],
+        below(stored, VALUE),
+        first_reason,
+        below(stored, WEIGHT),
     )
 
 
-def _scores(scores: StepScores) -> dict[str, Tensor]:
+def _named(prefix: str, scores: StepScores) -> dict[str, Tensor]:
+    """Tensors of their own: a file takes none twice."""
     values = {f"{VALUE}{name}": value for name, value in scores.values.items()}
     values |= {f"{WEIGHT}{name}": weight for name, weight in scores.weights.items()}
-    one_each = {name: getattr(scores, name) for name in ("index", "total", "valid", "group_ids")}
-    return {**one_each, **values}
+    values |= {name: getattr(scores, name) for name in ("index", "total", "valid", "group_ids")}
+    return {f"{prefix}{name}": value.clone() for name, value in values.items()}
 
 
 def _rollout(batch: MicroBatch, tensors: Mapping[str, Tensor], collector: Collector) -> Rollout:

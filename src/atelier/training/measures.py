@@ -21,9 +21,9 @@ class WeightedMeans:
         self._sums: dict[str, float] = {}
 
     def add(self, metrics: Mapping[str, Tensor], weight: Tensor) -> None:
-        """metrics [B, A] each; weight [B] of one action."""
+        """metrics [B, A] each; weight [B, A]."""
         for name, value in metrics.items():
-            total = float((value.double() * weight.double()[:, None]).sum())
+            total = float((value.double() * weight.double()).sum())
             self._sums[name] = self._sums.get(name, 0.0) + total
 
     def over(self, world: World) -> dict[str, float]:

@@ -21,8 +21,9 @@ VALUE, WEIGHT = "value/", "weight/"  # before the name of a reward, among other 
 class StepScores:
     """One entry a sample, by sample index [N]: total [N] (NaN where not valid).
 
-    `values` and `weights` are by reward; a value is NaN where it is missing or not asked for, and
-    the weight 0 where the sample's data set does not name the reward.
+    group_ids [N] says which are compared: a sample's pool. `values` and `weights` are by reward; a
+    value is NaN where it is missing or not asked for, and the weight 0 where the sample's data set
+    does not name the reward.
     """
 
     index: Tensor
@@ -87,11 +88,19 @@ def _weighted(values: Tensor, weights: Tensor) -> Tensor:
     return torch.where(weights != 0, weights * values.double(), 0.0)
 
 
-def gather_scores(world: World, samples: Sequence[Sample], table: ScoreTable) -> StepScores:
-    """Collective: every rank ends with the scores of all samples, so advantages are equal."""
+def gather_scores(
+    world: World, places: Sequence[int], samples: Sequence[Sample], table: ScoreTable
+) -> StepScores:
+    """Collective: every rank ends with the scores of all images, so advantages are equal.
+
+    Args:
+        places: of this rank's images among all of the step; that of a sample's only image is the
+            sample's index.
+        samples: whose images they are.
+    """
     mine = {
-        "index": np.array([one.index for one in samples]),
-        "group": np.array([one.group_id for one in samples]),
+        "index": np.array(places, dtype=np.int64),
+        "group": np.array([one.pool for one in samples], dtype=np.int64),
         "total": table.total,
         "valid": table.valid,
         **{f"{VALUE}{name}": values for name, values in table.values.items()},

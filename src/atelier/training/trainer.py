@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atelier.config.schema import RunConfig
-from atelier.data.keys import key
 from atelier.data.prompts import Prompt
 from atelier.evaluation.files import write_images
+from atelier.evaluation.requests import ImageRequest, image_requests
 from atelier.training.distributed import World
 from atelier.training.experience import Collector, Experience, InFlight
 from atelier.training.journal import Journal
@@ -119,8 +119,9 @@ class Trainer:
         config = self.config.evaluation
         folder = self.journal.run.periodic_evaluation(config.suite, step)
         prompts = self.heldout_prompts[: config.periodic_prompts]
+        requests = image_requests(prompts, config)
         size = config.micro_batch_size
-        chunks = range(0, len(prompts), size)
+        chunks = range(0, len(requests), size)
         with self.session.averaged_weights(self.learner.engine):
             for first in range(0, len(chunks), self.world.size):
                 number = first + self.world.rank
@@ -128,9 +129,10 @@ class Trainer:
                 if not (is_mine or self.learner.engine.shards_weights):
                     continue
                 start = chunks[min(number, len(chunks) - 1)]
-                images = self._evaluation_images(prompts[start : start + size])
+                chunk = requests[start : start + size]
+                images = self._evaluation_images(chunk)
                 if is_mine:
-                    write_images(folder, images, start)
+                    write_images(folder, [one.file for one in chunk], images)
         self.world.barrier()
         self.journal.event(
             "evaluation_images",
@@ -140,12 +142,7 @@ class Trainer:
             prompts=len(prompts),
         )
 
-    def _evaluation_images(self, prompts: Sequence[Prompt]) -> NDArray[np.uint8]:
+    def _evaluation_images(self, requests: Sequence[ImageRequest]) -> NDArray[np.uint8]:
         policy, seed = self.learner.policy, self.config.evaluation.seed
-        keys = [evaluation_key(seed, prompt) for prompt in prompts]
-        return policy.generate(policy.module, [prompt.text for prompt in prompts], keys)
-
-
-def evaluation_key(seed: int, prompt: Prompt) -> int:
-    """Key of the fixed evaluation noise of a prompt: the same before, during and after."""
-    return key("evaluation", seed, prompt.prompt_id)
+        keys = [one.key(seed) for one in requests]
+        return policy.generate(policy.module, [one.prompt for one in requests], keys)

@@ -1,8 +1,4 @@
-"""What a step's experience changes: replay with gradients, weigh, step the optimizer.
-
-Losses are weighted by the number of kept samples on all ranks, so ranks with fewer of them count
-less and a step is the same for any number of ranks.
-"""
+"""What a step's experience changes: replay with gradients, weigh, step the optimizer."""
 
 from __future__ import annotations
 
@@ -13,14 +9,16 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from atelier.algorithms.base import Advantages, Algorithm
+from atelier.algorithms.base import Advantages, Algorithm, LossTerms
+from atelier.config.learning_rate import learning_rate
 from atelier.config.schema import RunConfig
 from atelier.errors import Stopped
-from atelier.policies.base import Policy, Replay, Rollout
+from atelier.policies.base import Part, Policy, Replay, Rollout
 from atelier.training.distributed import World
 from atelier.training.engines import Engine
 from atelier.training.experience import Experience, Updates
 from atelier.training.journal import Journal
+from atelier.training.loss_weights import loss_weights
 from atelier.training.measures import WeightedMeans
 from atelier.training.session import Session
 
@@ -50,7 +48,10 @@ class Learner:
         staleness = self.session.updates - experience.updates_before
         sampled_by_trained = self.session.samples_with_trained and not staleness
         metrics = self._recompute_old_log_probs(rollouts)
-        advantages = self.algorithm.advantages(experience.scores, self._distances(experience))
+        distances = self._distances(experience)
+        advantages = [
+            self.algorithm.advantages(scores, distances) for scores in experience.segments
+        ]
         for epoch in range(self.config.train.inner_epochs):
             for index, update in enumerate(rollouts):
                 fresh = sampled_by_trained and not (epoch or index)
@@ -60,49 +61,60 @@ class Learner:
         return {**metrics, "rollout/staleness": float(staleness)}
 
     def _update(
-        self, step: int, rollouts: Sequence[Rollout], advantages: Advantages, fresh: bool
+        self, step: int, rollouts: Sequence[Rollout], advantages: Sequence[Advantages], fresh: bool
     ) -> dict[str, float]:
         """One optimizer update on this rank's share of its micro-batches.
 
         Args:
+            advantages: of the whole step, one a segment.
             fresh: whether the weights are still those of the rollout.
         """
-        slices = [list(self.policy.action_slices(rollout)) for rollout in rollouts]
         rows = [torch.tensor([one.index for one in rollout.samples]) for rollout in rollouts]
-        kept = sum(self.world.gather(sum(int(advantages.kept[row].sum()) for row in rows)))
-        if not kept:
+        mean = self.config.algorithm.loss_mean
+        weights = loss_weights(mean, advantages, rollouts, rows, self.world)
+        rate = self._learning_rate()
+        if weights.nothing_kept:
             # Without a gradient, the optimizer's momentum would still move the weights.
-            return {"grad_norm": 0.0}
+            return {"grad_norm": 0.0, "learning_rate": rate}
         means = WeightedMeans()
         drifts = []
-        calls = [(i, actions) for i, parts in enumerate(slices) for actions in parts]
-        for number, (i, actions) in enumerate(calls):
-            rollout, row = rollouts[i], rows[i]
-            old = None if rollout.old_log_probs is None else rollout.old_log_probs[:, actions]
-            # The share of one action of one sample in the mean over all kept ones, on all ranks.
-            share = kept * rollout.actions
-            weight = (advantages.kept[row].float() / share).to(self.world.device)
+        calls = [(i, part) for i, one in enumerate(rollouts) for part in self.policy.parts(one)]
+        for number, (i, part) in enumerate(calls):
+            weight = weights.of(rollouts[i], rows[i], part).to(self.world.device)
             last = number == len(calls) - 1
             with self.engine.accumulate(last):
-                replay = self.policy.replay(
-                    self.engine.module, rollout, actions, self.algorithm.kl_in_loss
-                )
-                relative = advantages.of(row, actions).to(self.world.device)
-                terms = self.algorithm.loss(replay, old, relative)
-                self.engine.backward((terms.loss * weight[:, None]).sum(), last)
+                terms = self._loss(rollouts[i], rows[i], part, advantages[part.segment])
+                self.engine.backward((terms.loss * weight).sum(), last)
             means.add(terms.metrics, weight)
-            drifts.append(terms.drift.detach().flatten().cpu())
+            drifts.append(terms.drift.detach().cpu()[rollouts[i].trained(part) > 0])
         drift = torch.cat(self.world.gather(torch.cat(drifts)))
         if fresh:
             self._replay_gate(step, drift)
-        gradient_norm = self.engine.step()
+        gradient_norm = self.engine.step(rate)
         _require_finite(step, gradient_norm)
         self.session.after_update(self.engine)
         return {
             **means.over(self.world),
             **self.algorithm.drift_metrics(drift),
             "grad_norm": gradient_norm,
+            "learning_rate": rate,
         }
+
+    def _loss(self, rollout: Rollout, row: Tensor, part: Part, advantages: Advantages) -> LossTerms:
+        old = None if rollout.old_log_probs is None else rollout.old_log_probs[:, part.actions]
+        module, with_reference = self.engine.module, self.algorithm.kl_in_loss
+        replay = self.policy.replay(module, rollout, part, with_reference)
+        relative = advantages.of(row, part.actions).to(self.world.device)
+        truth = _truth(rollout)
+        given = truth.to(self.world.device) if bool(truth.any()) else None
+        return self.algorithm.loss(replay, old, relative, given)
+
+    def _learning_rate(self) -> float:
+        """Of the next update."""
+        train = self.config.train
+        return learning_rate(
+            train.learning_rate, train.schedule, self.session.updates, train.updates
+        )
 
     def _replay_gate(self, step: int, drift: Tensor) -> None:
         """Before a step's first update the weights are the rollout's, and nothing has drifted.
@@ -125,7 +137,8 @@ class Learner:
     # Before the updates ------------------------------------------------------------------------
 
     def _recompute_old_log_probs(self, rollouts: Updates) -> dict[str, float]:
-        """In `recompute` mode, replace the rollout's log-probs by those of the training graph."""
+        """In `recompute` mode, replace the rollout's log-probs by those of the training graph, and
+        say how far apart the two are where the policy itself drew."""
         if self.config.rollout.old_log_prob == "rollout":
             return {}
         gaps = []
@@ -133,10 +146,13 @@ class Learner:
             for index, rollout in enumerate(update):
                 replays = self._replays(rollout, with_reference=False)
                 recomputed = torch.cat([_log_prob(one.log_prob) for one in replays], dim=1)
-                gaps.append((recomputed - _log_prob(rollout.old_log_probs)).flatten().cpu())
+                gap = (recomputed - _log_prob(rollout.old_log_probs)).cpu()
+                everything = Part(slice(0, rollout.actions))
+                drawn = (rollout.trained(everything) > 0) & ~_truth(rollout)[:, None]
+                gaps.append(gap[drawn])
                 update[index] = replace(rollout, old_log_probs=recomputed)
-        gap = self.algorithm.gap(torch.cat(self.world.gather(torch.cat(gaps))))
-        return {f"ratio/rollout_gap_{name}": value for name, value in gap.items()}
+        everyone = self.algorithm.gap(torch.cat(self.world.gather(torch.cat(gaps))))
+        return {f"ratio/rollout_gap_{name}": value for name, value in everyone.items()}
 
     def _distances(self, experience: Experience) -> Tensor | None:
         """Distance to the reference of every action of all ranks' samples [N, A], where rewards
@@ -154,9 +170,14 @@ class Learner:
     def _replays(self, rollout: Rollout, with_reference: bool) -> list[Replay]:
         with torch.no_grad():
             return [
-                self.policy.replay(self.policy.module, rollout, actions, with_reference)
-                for actions in self.policy.action_slices(rollout)
+                self.policy.replay(self.policy.module, rollout, part, with_reference)
+                for part in self.policy.parts(rollout)
             ]
+
+
+def _truth(rollout: Rollout) -> Tensor:
+    """Which samples [B] are ground truth, and not the policy's."""
+    return torch.tensor([one.truth is not None for one in rollout.samples])
 
 
 def _require_finite(step: int, gradient_norm: float) -> None:

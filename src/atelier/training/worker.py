@@ -20,7 +20,7 @@ from atelier.config.schema import RunConfig
 from atelier.data.prompts import content_digest, read_prompts
 from atelier.disk import stopped_when_full
 from atelier.errors import ConfigError, PlanError
-from atelier.policies.sd3.policy import SD3Policy
+from atelier.policies.registry import load_policy
 from atelier.rewards.registry import build
 from atelier.rewards.scorers.judges import Tracing
 from atelier.rewards.service_file import read_urls
@@ -59,15 +59,8 @@ def _train(config: RunConfig, run: RunDirectory, world: World) -> None:
     heldout_prompts = read_prompts(run.data / "heldout.parquet")
     step_samples(train_prompts, 1, config, config.train.resample_rounds)  # refuses too few
     identity = digest([stage_digest(config, "train"), content_digest(train_prompts)])
-    policy = SD3Policy.load(
-        config.policy,
-        config.rollout,
-        config.evaluation,
-        config.train.seed,
-        world.device,
-        world.rank,
-        prompts=[one.text for one in (*train_prompts, *heldout_prompts)],
-    )
+    texts = [one.text for one in (*train_prompts, *heldout_prompts)]
+    policy = load_policy(config, world.device, world.rank, texts)
     algorithm = make_algorithm(config)
     if algorithm.needs_reference:
         if config.algorithm.kl not in policy.kl_forms:

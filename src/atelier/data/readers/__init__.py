@@ -4,7 +4,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 from atelier.data.prompts import Prompt
-from atelier.data.readers import deepgen, geneval, ocr_text, paircomp, plain, unigenbench
+from atelier.data.readers import (
+    deepgen,
+    focusdiff,
+    geneval,
+    janus_edit,
+    janus_sft,
+    ocr_text,
+    paircomp,
+    plain,
+    unigenbench,
+)
 from atelier.data.readers.problems import did_you_mean
 from atelier.errors import DataError
 
@@ -15,6 +25,10 @@ READERS: dict[str, Callable[[Path], list[Prompt]]] = {
     "unigenbench": unigenbench.read,
     "deepgen": deepgen.read,
     "paircomp": paircomp.read,
+    "focusdiff": focusdiff.read,
+    "janus_edit": janus_edit.read,
+    "janus_sft": janus_sft.read,
+    "janus_sft_edit": janus_edit.read_sft,
 }
 
 

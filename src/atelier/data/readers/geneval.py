@@ -4,14 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from atelier.data.prompts import Prompt
-from atelier.data.readers.problems import (
-    NotJson,
-    Problems,
-    did_you_mean,
-    lines,
-    parse_json,
-    read_text,
-)
+from atelier.data.readers.problems import Problems, did_you_mean, json_lines
 
 TAGS = ("single_object", "two_object", "counting", "colors", "position", "color_attr")
 RELATIONS = ("left of", "right of", "above", "below")
@@ -27,14 +20,7 @@ def read(path: Path) -> list[Prompt]:
     """
     problems = Problems(path)
     prompts: list[Prompt] = []
-    for number, line in lines(read_text(path)):
-        where = f"line {number}"
-        try:
-            row = parse_json(line)
-        except NotJson as error:
-            at = f" at column {error.column}" if error.column else ""
-            problems.add(where, f"not JSON: {error}{at}")
-            continue
+    for where, row in json_lines(path, problems):
         if not isinstance(row, dict):
             problems.add(where, f"expected a JSON object, found {_kind(row)}")
             continue

@@ -4,11 +4,10 @@ Source: spec/janus.md 7.
 """
 
 from pathlib import Path
-from typing import Any
 
 from atelier.data.prompts import Prompt
-from atelier.data.readers.problems import NotJson, Problems, did_you_mean, parse_json, read_text
-from atelier.errors import DataError
+from atelier.data.readers.objects import checked
+from atelier.data.readers.problems import Problems, json_list
 
 KEYS = ("category", "caption1", "caption2")
 
@@ -22,41 +21,28 @@ def read(path: Path) -> list[Prompt]:
         DataError: not JSON (line named), not a list; or bad pairs, all reported with their number
             and key.
     """
-    try:
-        pairs = parse_json(read_text(path))
-    except NotJson as error:
-        line = f"line {error.line}: " if error.line else ""
-        raise DataError(f"{path}: {line}not JSON: {error}") from error
-    if not isinstance(pairs, list) or not pairs:
-        raise DataError(f"{path}: a non-empty JSON list of pairs expected")
     problems = Problems(path)
     prompts: list[Prompt] = []
-    for index, pair in enumerate(pairs):
-        if not _check(problems, f"pair {index}", pair):
+    for index, value in enumerate(json_list(path, "pairs")):
+        pair = checked(path, problems, f"pair {index}", value, KEYS)
+        if pair is None:
             continue
-        for caption, partner in ((1, 2), (2, 1)):
-            metadata = {
-                "pair": index,
-                "category": pair["category"],
-                "caption": caption,
-                "partner": pair[f"caption{partner}"],
-            }
-            prompts.append(Prompt(2 * index + caption - 1, 0, pair[f"caption{caption}"], metadata))
+        category, *captions = (pair.text(key) for key in KEYS)
+        if pair.is_right and captions[0] == captions[1]:
+            pair.wrong("caption1 and caption2 are the same")
+        prompts += both(index, captions, {"category": category})
     problems.raise_if_any()
     return prompts
 
 
-def _check(problems: Problems, where: str, pair: Any) -> bool:
-    if not isinstance(pair, dict):
-        problems.add(where, f"an object with {', '.join(KEYS)} expected, found {pair!r}")
-        return False
-    bad = [key for key in KEYS if not isinstance(pair.get(key), str) or not pair[key].strip()]
-    for key in bad:
-        problems.add(where, f"key {key!r}: a non-empty text, not {pair.get(key)!r}")
-    unknown = sorted(pair.keys() - set(KEYS))
-    for key in unknown:
-        problems.add(where, f"unknown key {key!r}{did_you_mean(key, KEYS)}")
-    same = not bad and pair["caption1"] == pair["caption2"]
-    if same:
-        problems.add(where, "caption1 and caption2 are the same")
-    return not bad and not unknown and not same
+def both(pair: int, captions: list[str], metadata: dict[str, str]) -> list[Prompt]:
+    """The two prompts of a pair, `metadata` being that of both."""
+    return [
+        Prompt(
+            2 * pair + place,
+            0,
+            captions[place],
+            {**metadata, "pair": pair, "caption": place + 1, "partner": captions[1 - place]},
+        )
+        for place in (0, 1)
+    ]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from atelier.data.prompts import Prompt
-from atelier.data.readers.problems import NotJson, Problems, lines, parse_json, read_text
+from atelier.data.readers.problems import Problems, json_lines, lines, read_text
 from atelier.errors import DataError
 
 TEXT_KEYS = ("prompt", "caption")
@@ -37,14 +37,7 @@ def _read_txt(path: Path) -> list[Prompt]:
 
 def _read_jsonl(path: Path) -> list[Prompt]:
     problems = Problems(path)
-    rows: list[tuple[str, Any]] = []
-    for number, line in lines(read_text(path)):
-        try:
-            rows.append((f"line {number}", parse_json(line)))
-        except NotJson as error:
-            at = f" at column {error.column}" if error.column else ""
-            problems.add(f"line {number}", f"not JSON: {error}{at}")
-    return _from_rows(problems, rows)
+    return _from_rows(problems, json_lines(path, problems))
 
 
 def _read_parquet(path: Path) -> list[Prompt]:

@@ -111,6 +111,38 @@ def lines(text: str) -> Iterator[tuple[int, str]]:
             yield number, line.strip()
 
 
+def json_lines(path: Path, problems: Problems) -> Iterator[tuple[str, Any]]:
+    """("line 3", value) of every non-blank line that is JSON; the others are problems."""
+    for number, line in lines(read_text(path)):
+        where = f"line {number}"
+        try:
+            value = parse_json(line)
+        except NotJson as error:
+            at = f" at column {error.column}" if error.column else ""
+            problems.add(where, f"not JSON: {error}{at}")
+            continue
+        yield where, value
+
+
+def json_list(path: Path, of: str) -> list[Any]:
+    """The values of a file that is one non-empty JSON list.
+
+    Args:
+        of: what it lists, for messages.
+
+    Raises:
+        DataError: not a text file, not JSON (line named), or not a non-empty list.
+    """
+    try:
+        values = parse_json(read_text(path))
+    except NotJson as error:
+        line = f"line {error.line}: " if error.line else ""
+        raise DataError(f"{path}: {line}not JSON: {error}") from error
+    if not isinstance(values, list) or not values:
+        raise DataError(f"{path}: a non-empty JSON list of {of} expected")
+    return values
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """`; did you mean ...?`, or what is known where nothing is close."""
     known = sorted(known)

@@ -60,9 +60,9 @@ class ForwardProcess:
         return rollout
 
     def replay(
-        self, module: nn.Module, rollout: Rollout, actions: slice, with_reference: bool
+        self, module: nn.Module, rollout: Rollout, action: int, with_reference: bool
     ) -> Replay:
-        action, record = actions.start, rollout.record
+        record = rollout.record
         noisy, level, timestep = self._noised(rollout, action)
         inputs = (noisy, timestep, record["conditions"], self._config.guidance_scale)
         statistics = {

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from atelier.config.schema import EvaluationConfig, RolloutConfig
+from atelier.data.prompts import Prompt
 from atelier.dynamics.transitions import ode
-from atelier.policies.base import Replay, Rollout, Sample
+from atelier.policies.base import Part, Replay, Rollout, Sample
 from atelier.policies.flow.forward_process import ForwardProcess
 from atelier.policies.flow.model import FlowModel
 from atelier.policies.flow.schedules import Schedules
@@ -52,15 +53,15 @@ class FlowPolicy(FlowModel):
     def rollout(self, module: nn.Module, samples: Sequence[Sample]) -> Rollout:
         return self._actions.rollout(module, samples)
 
-    def action_slices(self, rollout: Rollout) -> Iterator[slice]:
+    def parts(self, rollout: Rollout) -> Iterator[Part]:
         """One action a forward pass: each has a timestep of its own."""
         for action in range(rollout.actions):
-            yield slice(action, action + 1)
+            yield Part(slice(action, action + 1))
 
     def replay(
-        self, module: nn.Module, rollout: Rollout, actions: slice, with_reference: bool
+        self, module: nn.Module, rollout: Rollout, part: Part, with_reference: bool
     ) -> Replay:
-        return self._actions.replay(module, rollout, actions, with_reference)
+        return self._actions.replay(module, rollout, part.actions.start, with_reference)
 
     def pack(self, rollout: Rollout) -> Mapping[str, Tensor]:
         return self._actions.pack(rollout)
@@ -71,7 +72,7 @@ class FlowPolicy(FlowModel):
     # Evaluation images ---------------------------------------------------------------------------
 
     def generate(
-        self, module: nn.Module, prompts: Sequence[str], noise_keys: Sequence[int]
+        self, module: nn.Module, prompts: Sequence[Prompt], noise_keys: Sequence[int]
     ) -> np.ndarray:
         """Deterministic images from fixed noise, what the plain pipeline makes of those latents."""
         config = self._evaluation
@@ -79,7 +80,8 @@ class FlowPolicy(FlowModel):
         for start in range(0, len(prompts), config.micro_batch_size):
             chunk = slice(start, start + config.micro_batch_size)
             latents = self.noise(noise_keys[chunk])[:, 0]
-            batches.append(self.generate_from(module, prompts[chunk], latents))
+            texts = [prompt.text for prompt in prompts[chunk]]
+            batches.append(self.generate_from(module, texts, latents))
         return np.concatenate(batches)
 
     @torch.no_grad()

@@ -24,7 +24,7 @@ from atelier.policies.flow.schedules import Schedules, Solver
 
 
 class StochasticSteps:
-    """See policies.base.Policy for what the methods do."""
+    """See policies.base.Policy for what the methods do; replay takes one action."""
 
     kl_forms = frozenset({"latent_mean", "velocity"})
 
@@ -99,9 +99,9 @@ class StochasticSteps:
         return starts[:, 0], noise[:, 1:]
 
     def replay(
-        self, module: nn.Module, rollout: Rollout, actions: slice, with_reference: bool
+        self, module: nn.Module, rollout: Rollout, action: int, with_reference: bool
     ) -> Replay:
-        record, action, noise_level = rollout.record, actions.start, self._config.noise_level
+        record, noise_level = rollout.record, self._config.noise_level
         schedule, parts = record["schedule"], record["parts"]
         x, x_next = record["latents"][:, action], record["latents"][:, action + 1]
         timesteps = schedule.timesteps[step_indices(parts, action)]

@@ -66,23 +66,32 @@ class Conversation:
         text = self._text(f"{USER}{prompt.strip()}{ASSISTANT}")
         return Context((self.bos, *text, self.begin_image), (1, 1 + len(text)))
 
-    def judging(self, prompt: str) -> Context:
-        """A drawing, its image as it is seen, and the question whether it is what was asked for."""
-        return self._after_image(prompt, ())
-
-    def redrawing(self, prompt: str, answer: Sequence[int]) -> Context:
-        """The same, the answer given, and the wish for another image.
+    def judging(self, prompt: str, *answers: Sequence[int]) -> Context:
+        """A drawing, its image as it is seen, and the question whether it is what was asked for.
 
         Args:
-            answer: tokens without EOS; the image's embeddings are of what was drawn.
+            answers: to the question about earlier images, whose embeddings are of what was drawn.
         """
-        wish = (self.eos, *self._text(f"\n{self._phrases.draw_again}"), self.begin_image)
-        return self._after_image(prompt, (*answer, *wish))
+        before = self.redrawing(prompt, *answers) if answers else self.drawing(prompt)
+        return self._asked(before)
 
-    def _after_image(self, prompt: str, rest: Sequence[int]) -> Context:
-        drawing = self.drawing(prompt)
+    def redrawing(self, prompt: str, *answers: Sequence[int]) -> Context:
+        """A drawing, its image, the question, the answer given, and the wish for another image; and
+        the same of that image, for every answer.
+
+        Args:
+            answers: tokens without EOS; each image's embeddings are of what was drawn.
+        """
+        context = self.drawing(prompt)
+        wish = (self.eos, *self._text(f"\n{self._phrases.draw_again}"), self.begin_image)
+        for answer in answers:
+            asked = self._asked(context)
+            context = Context((*asked.tokens, *answer, *wish), context.prompt)
+        return context
+
+    def _asked(self, drawing: Context) -> Context:
         question = self._text(f"\n{self._phrases.question}")
-        tokens = (*drawing.tokens, *self._slots, self.end_image, *question, *rest)
+        tokens = (*drawing.tokens, *self._slots, self.end_image, *question)
         return Context(tokens, drawing.prompt)
 
     def editing(self, instruction: str) -> Context:

@@ -1,0 +1,36 @@
+"""What the ratio of an action is that the policy did not choose: ground truth. Pure.
+
+Source: spec janus 3 (as_sampled). The others are corrections for images that come from elsewhere:
+whoever chose them would always have chosen so, with probability 1.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+Importance = Literal["as_sampled", "probability", "shaped"]
+
+
+def ground_truth_loss(
+    log_prob: Tensor,
+    old_log_prob: Tensor,
+    advantages: Tensor,
+    importance: Importance,
+    shaping: float = 0.1,
+) -> Tensor:
+    """-A times the ratio, without a clip: [B, A].
+
+    as_sampled: exp(log_prob - old_log_prob), whose gradient is that of log_prob at first.
+    probability: p = exp(log_prob), which hardly moves what is improbable.
+    shaped: p / (p + shaping), whose gradient is largest at p = shaping.
+    """
+    if importance == "as_sampled":
+        ratio = torch.exp(log_prob - old_log_prob)
+    else:
+        ratio = log_prob.exp()
+        if importance == "shaped":
+            ratio = ratio / (ratio + shaping)
+    return -advantages * ratio

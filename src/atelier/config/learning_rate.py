@@ -1,0 +1,52 @@
+"""How the learning rate moves over a run (spec janus 2)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from atelier.config.sections import NonNegativeInt, Section
+
+Rate = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+
+
+class ScheduleConfig(Section):
+    """train.learning_rate over the optimizer updates of a run."""
+
+    kind: Literal["constant", "two_slopes"] = Field(
+        "constant",
+        description="two_slopes: from 0 up to train.learning_rate, down to convert_rate, and from "
+        "there down to last_rate at the last update, all evenly.",
+    )
+    warm_up_updates: NonNegativeInt = Field(0, description="Updates from 0 to the full rate.")
+    convert_updates: NonNegativeInt = Field(0, description="Updates until convert_rate.")
+    convert_rate: Rate = Field(0.0, description="Learning rate where the slope changes.")
+    last_rate: Rate = Field(0.0, description="Learning rate behind the last update.")
+
+    def conflicts(self, updates: int) -> Iterator[tuple[str, str]]:
+        """Key, below this section, and problem of what cannot be in a run of so many updates."""
+        if self.kind == "constant":
+            return
+        if not self.warm_up_updates <= self.convert_updates:
+            yield "convert_updates", f"is not before warm_up_updates {self.warm_up_updates}"
+        if self.convert_updates >= updates:
+            yield (
+                "convert_updates",
+                f"{self.convert_updates} is not before the last of the run's {updates} updates: "
+                "the rate would never fall to last_rate",
+            )
+
+
+def learning_rate(rate: float, schedule: ScheduleConfig, update: int, updates: int) -> float:
+    """The learning rate of one optimizer update, the first is 0, of a run of `updates`."""
+    if schedule.kind == "constant":
+        return rate
+    warm, turn = schedule.warm_up_updates, schedule.convert_updates
+    if update < warm:
+        return rate * update / warm
+    if update < turn:
+        return rate + (schedule.convert_rate - rate) * (update - warm) / (turn - warm)
+    share = min(1.0, (update - turn) / max(updates - turn, 1))
+    return schedule.convert_rate + (schedule.last_rate - schedule.convert_rate) * share

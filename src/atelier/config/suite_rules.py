@@ -1,0 +1,121 @@
+"""Which data a suite of held-out images needs, and which judge it may ask."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from atelier.config.judge import JudgeConfig
+from atelier.config.prompt_files import EDIT_SOURCES, PAIR_SOURCES
+from atelier.config.rewards import JudgedSection
+
+if TYPE_CHECKING:
+    from atelier.config.schema import DataConfig, EvaluationConfig, RunConfig
+
+Problems = Iterator[tuple[str, str]]
+
+
+def judge_is_reward(config: RunConfig) -> bool:
+    """Whether the suite's judge, or another of the same model, is asked by a reward that counts.
+
+    What a policy is trained on rises, so such a judge says little of what was learned (spec janus
+    7, known validity concern).
+    """
+    name = config.evaluation.judge
+    if name is None:
+        return False
+    model = config.judges[name].model
+    asked = [
+        one.judge
+        for one in config.rewards.sections().values()
+        if isinstance(one, JudgedSection) and one.weight != 0
+    ]
+    return any(config.judges[other].model == model for other in asked)
+
+
+def data_conflicts(data: DataConfig) -> Problems:
+    """Key and problem of settings of `data` that exclude each other."""
+    if data.unpaired_path is not None and data.source not in PAIR_SOURCES:
+        sources = " or ".join(PAIR_SOURCES)
+        yield "data.unpaired_path", f"is added to pairs: it needs data.source {sources}"
+    if data.heldout_source is not None and data.heldout_path is None:
+        yield "data.heldout_source", "is the format of data.heldout_path, which is not set"
+    if data.source != "scenes" or data.scene_task != "edit":
+        return
+    if data.scene_kind != "shapes":
+        yield "data.scene_task", "edit needs data.scene_kind shapes: words are not edited"
+    if data.scene_pairs:
+        yield "data.scene_pairs", "edits do not come in pairs (data.scene_task edit)"
+
+
+def suite_conflicts(evaluation: EvaluationConfig, judges: Mapping[str, JudgeConfig]) -> Problems:
+    """Key and problem of a suite's judge that cannot be asked."""
+    for suite, name in (
+        ("paircomp", evaluation.paircomp.judge),
+        ("editing", evaluation.editing.judge),
+    ):
+        key = f"evaluation.{suite}.judge"
+        if name is not None and name not in judges:
+            known = ", ".join(judges) or "none"
+            yield key, f"{name!r} is not one of judges (declared: {known})"
+    asked = judges.get(evaluation.judge or "")
+    if asked is not None and asked.vllm.sleep:
+        yield (
+            f"evaluation.{evaluation.suite}.judge",
+            f"{evaluation.judge} sleeps while weights are updated (vllm.sleep), when images may "
+            "have to be scored; use another",
+        )
+
+
+def suite_rejections(config: RunConfig) -> Problems:
+    """Key and problem of a suite or a step that does not fit the data."""
+    data, evaluation = config.data, config.evaluation
+    heldout = (data.heldout_source if data.heldout_path else None) or data.source
+    if _has_pairs(data, data.source) and config.train.prompts_per_step % 2:
+        yield (
+            "train.prompts_per_step",
+            f"{config.train.prompts_per_step} must be even: training prompts come in pairs",
+        )
+    if evaluation.suite == "scenes" and (heldout != "scenes" or data.scene_task == "edit"):
+        yield "evaluation.suite", "scenes needs data.source scenes, and data.scene_task draw"
+    if evaluation.suite == "paircomp":
+        yield from _paircomp_rejections(data, evaluation, heldout)
+    if evaluation.suite == "editing":
+        has_edits = data.scene_task == "edit" if heldout == "scenes" else heldout in EDIT_SOURCES
+        if not has_edits:
+            sources = " or ".join(EDIT_SOURCES)
+            yield (
+                "evaluation.suite",
+                f"editing needs held-out edits: data.source {sources}, or data.scene_task edit",
+            )
+    if evaluation.suite in ("paircomp", "editing") and heldout != "scenes" and not evaluation.judge:
+        yield (
+            f"evaluation.{evaluation.suite}.judge",
+            f"is required: the exact checker scores scenes only, not {heldout}",
+        )
+
+
+def suite_warnings(config: RunConfig) -> Problems:
+    """Key and warning of a suite whose results say less than they seem to."""
+    if judge_is_reward(config):
+        yield (
+            f"evaluation.{config.evaluation.suite}.judge",
+            f"{config.evaluation.judge} is the judge that is trained on, or the same model: its "
+            "scores rise whatever is learned, and the report says so in red; name another",
+        )
+
+
+def _paircomp_rejections(data: DataConfig, evaluation: EvaluationConfig, heldout: str) -> Problems:
+    if not _has_pairs(data, heldout):
+        sources = " or ".join(PAIR_SOURCES)
+        yield (
+            "evaluation.suite",
+            f"paircomp needs held-out pairs: data.source {sources}, or data.scene_pairs above 0",
+        )
+    for name in ("prompts", "periodic_prompts"):
+        if getattr(evaluation, name) % 2:
+            yield f"evaluation.{name}", f"{getattr(evaluation, name)} would cut a pair in two"
+
+
+def _has_pairs(data: DataConfig, source: str) -> bool:
+    return data.scene_pairs > 0 if source == "scenes" else source in PAIR_SOURCES

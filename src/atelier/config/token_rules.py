@@ -1,0 +1,100 @@
+"""Which settings of token policies, and of what a sample of theirs is, exclude each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from atelier.config.schema import RunConfig
+
+Rejections = Iterator[tuple[str, str]]
+
+
+def token_rejections(config: RunConfig) -> Rejections:
+    """Field and reason of every setting that cannot work with policy.family."""
+    yield from _schedule_rejections(config)
+    if config.policy.family == "sd3":
+        if config.rollout.kind != "draw":
+            yield "rollout.kind", f"{config.rollout.kind} is for policy.family janus"
+        if config.algorithm.ground_truth.enabled:
+            yield "algorithm.ground_truth.enabled", "is for policy.family janus"
+        if config.policy.layout is not None:
+            yield "policy.layout", "is for policy.family janus"
+        return
+    yield from _model_rejections(config)
+    yield from _algorithm_rejections(config)
+    if config.rollout.kind == "introspect":
+        yield from _introspection_rejections(config)
+    yield from _ground_truth_rejections(config)
+
+
+def _model_rejections(config: RunConfig) -> Rejections:
+    policy, launch = config.policy, config.launch
+    if policy.resolution is not None:
+        yield "policy.resolution", "janus draws images of one size; use null"
+    if policy.path.endswith((".pth", ".pt", ".bin")) and policy.layout is None:
+        yield (
+            "policy.layout",
+            f"{policy.path} holds weights alone; name the model directory or hub id that its "
+            "configuration and tokenizer come from, such as deepseek-community/Janus-Pro-7B",
+        )
+    if launch.engine == "deepspeed" and launch.zero_stage == 3:
+        yield (
+            "launch.zero_stage",
+            "3 would gather the weights for every token; use 2, or ddp",
+        )
+
+
+def _algorithm_rejections(config: RunConfig) -> Rejections:
+    algorithm = config.algorithm
+    if algorithm.name != "grpo":
+        yield "algorithm.name", f"{algorithm.name} is for policy.family sd3; use grpo"
+    if algorithm.beta > 0 and algorithm.kl != "k3":
+        yield "algorithm.kl", f"{algorithm.kl} is for policy.family sd3; tokens have k3"
+    if algorithm.kl_placement == "reward":
+        yield "algorithm.kl_placement", "the KL of tokens is added to the loss; use loss"
+
+
+def _introspection_rejections(config: RunConfig) -> Rejections:
+    algorithm, rollout, train = config.algorithm, config.rollout, config.train
+    if algorithm.advantage_from != "total":
+        yield (
+            "algorithm.advantage_from",
+            f"{algorithm.advantage_from}: rewards of answers are made of the sum of the rewards; "
+            "use total",
+        )
+    if train.resample_rounds:
+        yield "train.resample_rounds", "other prompts for flat groups: not with introspect"
+    if rollout.introspection.version == "v2" and rollout.old_log_prob == "rollout":
+        yield (
+            "rollout.old_log_prob",
+            "v2 trains on accepted images behind another context than they were drawn in; use "
+            "recompute",
+        )
+    weights = {name: one.weight for name, one in config.rewards.sections().items()}
+    if weights and (min(weights.values()) < 0 or sum(weights.values()) > 1 + 1e-6):
+        shown = ", ".join(f"{name} {weight:g}" for name, weight in weights.items())
+        yield (
+            "rollout.kind",
+            "introspect rewards an answer by 1 - |reward - answer|, so the reward has to lie "
+            f"between 0 and 1: give the rewards weights that sum to 1 (now {shown})",
+        )
+
+
+def _ground_truth_rejections(config: RunConfig) -> Rejections:
+    truth = config.algorithm.ground_truth
+    for key, problem in truth.conflicts():
+        yield f"algorithm.ground_truth.{key}", problem
+    if not truth.enabled:
+        return
+    if config.rollout.kind != "draw":
+        yield "algorithm.ground_truth.enabled", f"not with rollout.kind {config.rollout.kind}"
+    if config.rollout.group_size < 4:
+        yield (
+            "rollout.group_size",
+            f"2 of {config.rollout.group_size} images would be ground truth; use 4 or more",
+        )
+
+
+def _schedule_rejections(config: RunConfig) -> Rejections:
+    for key, problem in config.train.schedule.conflicts(config.train.updates):
+        yield f"train.schedule.{key}", problem

@@ -1,0 +1,47 @@
+"""Questions about an edited picture, with the answers that a right edit gives them.
+
+For judges that look at one picture at a time: whether the instruction was followed, and whether the
+rest is as it was. Each asks for one fact of the target scene. Source: spec janus 5.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from atelier.data.edits import STEPS, Edit
+from atelier.data.questions import ANSWER, NO, YES
+from atelier.data.scenes import counted
+
+Asked = tuple[str, str]  # text, and yes or no
+
+
+def following_questions(edit: Edit) -> list[Asked]:
+    """What the instruction asks for: as many of each thing as it makes, none of what it takes away,
+    and the place of what it moves."""
+    target = edit.target.groups
+    touched = dict.fromkeys(item.noun for item in (*edit.gone, *edit.new))
+    asked = [_how_many(noun, target.get(noun, 0)) for noun in touched]
+    if edit.kind == "move" and edit.place in STEPS:
+        (moved,) = edit.new
+        other = _named(edit, moved.noun)
+        asked.append((f"Is the {moved.noun} {edit.place} the {other}? {ANSWER}", YES))
+    return asked
+
+
+def preserving_questions(edit: Edit) -> list[Asked]:
+    """As many as before of everything that the instruction does not name."""
+    touched = {item.noun for item in (*edit.gone, *edit.new)}
+    kept = Counter(item.noun for item in edit.source.objects if item.noun not in touched)
+    return [_how_many(noun, count) for noun, count in kept.items()]
+
+
+def _how_many(noun: str, count: int) -> Asked:
+    if not count:
+        return f"Is there a {noun}? {ANSWER}", NO
+    return f"{'Is' if count == 1 else 'Are'} there {counted(noun, count)}? {ANSWER}", YES
+
+
+def _named(edit: Edit, moved: str) -> str:
+    """The thing beside which the moved one is put: the instruction ends with it."""
+    others = [noun for noun in edit.source.groups if noun != moved]
+    return next(noun for noun in others if edit.instruction.endswith(f"the {noun}"))

@@ -1,0 +1,93 @@
+"""Pictures that belong to a prompt: what it asks for, and what it asks to change.
+
+Prompts of files name picture files, prompts of scenes are drawn when they are asked for. Readers
+check the files' headers when a table is made, so that a missing one is a word then and not after
+hours of training.
+"""
+
+import os
+import warnings
+from pathlib import Path
+from typing import Any
+
+from PIL import Image, ImageOps
+
+from atelier.config.paths import from_root
+from atelier.data.opaque import opaque
+from atelier.data.prompts import Prompt
+from atelier.data.render import REFERENCE_SIZE, render
+from atelier.data.scenes import from_dict
+from atelier.errors import DataError
+
+MOST_PIXELS = 8192 * 8192  # of one picture; a larger one is a mistake, or an attack
+_UNREADABLE = (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError)
+
+
+def ground_truth_image(prompt: Prompt, size: int = REFERENCE_SIZE) -> Image.Image | None:
+    """A picture of what the prompt asks for, RGB; None where there is none.
+
+    The file metadata["image"] as it is; else the scene metadata["target_scene"] or ["scene"],
+    drawn with `size` pixels a side and everything centred, so that two scenes that differ in one
+    fact are two pictures that do.
+
+    Raises:
+        DataError: the file is not there any more, or damaged.
+    """
+    return _picture(prompt, "image", ("target_scene", "scene"), size)
+
+
+def source_image(prompt: Prompt, size: int = REFERENCE_SIZE) -> Image.Image | None:
+    """The picture that an instruction changes, RGB: the file metadata["source_image"], else the
+    scene ["source_scene"], as `ground_truth_image` draws it; None where nothing is to be changed.
+
+    Raises:
+        DataError: the file is not there any more, or damaged.
+    """
+    return _picture(prompt, "source_image", ("source_scene",), size)
+
+
+def is_edit(prompt: Prompt) -> bool:
+    """Whether the prompt is an instruction that changes a picture."""
+    return not {"source_image", "source_scene"}.isdisjoint(prompt.metadata)
+
+
+def picture_problem(path: Path) -> str | None:
+    """Why a file cannot be such a picture, by its header; None where it can."""
+    file = from_root(path)
+    if not os.path.isfile(file):  # False for a name no file can have
+        return f"no such file {path}"
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            with Image.open(file) as picture:
+                width, height = picture.size
+    except Image.DecompressionBombError:
+        return f"{path} has too many pixels (at most {MOST_PIXELS})"
+    except _UNREADABLE:
+        return f"{path} is not an image, or a damaged one"
+    if width * height > MOST_PIXELS:
+        return f"{path} has too many pixels ({width} x {height}, at most {MOST_PIXELS})"
+    return None
+
+
+def _picture(
+    prompt: Prompt, file_key: str, scene_keys: tuple[str, ...], size: int
+) -> Image.Image | None:
+    metadata: dict[str, Any] = prompt.metadata
+    if (path := metadata.get(file_key)) is not None:
+        return _read(Path(path), prompt)
+    for scene_key in scene_keys:
+        if (scene := metadata.get(scene_key)) is not None:
+            return render(from_dict(scene), size=size)
+    return None
+
+
+def _read(path: Path, prompt: Prompt) -> Image.Image:
+    try:
+        with Image.open(from_root(path)) as picture:
+            picture.load()
+            upright = ImageOps.exif_transpose(picture)
+    except _UNREADABLE as error:
+        why = picture_problem(path) or f"{path} is damaged: {error}"
+        raise DataError(f"prompt {prompt.prompt_id} ({prompt.text[:60]!r}): {why}") from error
+    return opaque(upright)

@@ -1,0 +1,91 @@
+"""JSON objects of prompt files, checked key by key."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from atelier.data.ground_truth import picture_problem
+from atelier.data.readers.problems import Problems, did_you_mean
+
+
+class Checked:
+    """One JSON object of a file: what is asked of it is checked, and what is wrong noted.
+
+    Made by `checked`. `is_right` says whether nothing was wrong so far.
+    """
+
+    def __init__(self, path: Path, problems: Problems, where: str, value: dict[str, Any]) -> None:
+        self._folder = path.parent
+        self._problems = problems
+        self._where = where
+        self._value = value
+        self.is_right = True
+
+    def wrong(self, what: str) -> None:
+        """Note a problem of this object."""
+        self._problems.add(self._where, what)
+        self.is_right = False
+
+    def get(self, key: str) -> Any:
+        """The value of a key, unchecked; None where there is none."""
+        return self._value.get(key)
+
+    def text(self, key: str, optional: bool = False) -> str:
+        """A non-empty text, stripped; "" where there is none."""
+        value = self._value.get(key)
+        if optional and value in (None, ""):
+            return ""
+        if not isinstance(value, str) or not value.strip():
+            self.wrong(f"key {key!r}: a non-empty text, not {value!r}")
+            return ""
+        return value.strip()
+
+    def picture(self, key: str, optional: bool = False) -> str | None:
+        """Path of a picture file whose header is sound. Relative ones are of the file's folder;
+        what is returned is where the file is from here."""
+        name = self.text(key, optional)
+        if not name:
+            return None
+        path = self._folder / name
+        if problem := picture_problem(path):
+            self.wrong(f"key {key!r}: {problem}")
+        return str(path)
+
+    def number(self, key: str, low: float, high: float) -> float | None:
+        """A number in [low, high]."""
+        value = self._value.get(key)
+        if isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high:
+            return value
+        self.wrong(f"key {key!r}: a number from {low:g} to {high:g}, not {value!r}")
+        return None
+
+    def whole(self, key: str, low: int, high: int) -> int:
+        """A whole number in [low, high]; `low` where there is none."""
+        value = self._value.get(key)
+        if isinstance(value, int) and not isinstance(value, bool) and low <= value <= high:
+            return value
+        self.wrong(f"key {key!r}: a whole number from {low} to {high}, not {value!r}")
+        return low
+
+    def identity(self, key: str) -> int | str:
+        """A whole number or a non-empty text."""
+        value = self._value.get(key)
+        if isinstance(value, int) and not isinstance(value, bool):
+            return value
+        if isinstance(value, str) and value.strip():
+            return value
+        self.wrong(f"key {key!r}: a number or a text, not {value!r}")
+        return ""
+
+
+def checked(
+    path: Path, problems: Problems, where: str, value: Any, keys: Sequence[str]
+) -> Checked | None:
+    """A value that is an object of these keys and no other; else None, and what it is is noted."""
+    if not isinstance(value, dict):
+        problems.add(where, f"an object with {', '.join(keys)} expected, found {value!r}")
+        return None
+    unknown = sorted(value.keys() - set(keys))
+    for key in unknown:
+        problems.add(where, f"unknown key {key!r}{did_you_mean(key, keys)}")
+    return None if unknown else Checked(path, problems, where, value)

@@ -1,0 +1,115 @@
+"""Prompt tables of the scene world: as many prompts as asked for, all different."""
+
+import json
+import random
+from collections.abc import Callable
+from typing import Any, Literal, Protocol
+
+from atelier.data.edit_rows import edit_prompt
+from atelier.data.edits import edit
+from atelier.data.keys import key
+from atelier.data.prompts import Prompt, PromptSet
+from atelier.data.scene_pairs import difference, partner
+from atelier.data.scenes import Kind, Scene, Split, prompt, sample_scene, to_dict
+from atelier.errors import DataError
+
+Task = Literal["draw", "edit"]
+FRUITLESS_DRAWS = 500  # so many in a row without a new prompt: there are no more
+
+
+class ScenesConfig(Protocol):
+    """What of the section `data` says which scenes (atelier.config.schema.DataConfig)."""
+
+    @property
+    def scene_kind(self) -> Kind: ...
+    @property
+    def scene_task(self) -> Task: ...
+    @property
+    def scene_pairs(self) -> float: ...
+    @property
+    def train_prompts(self) -> int: ...
+    @property
+    def heldout_prompts(self) -> int: ...
+    @property
+    def seed(self) -> int: ...
+
+
+def scene_table(config: ScenesConfig, split: Split) -> PromptSet:
+    """The table of a split: first the pairs, `scene_pairs` of the prompts, then single prompts; or
+    edits alone (`scene_task`).
+
+    Without pairs the first n of a larger set are the set of n. Metadata: "scene", "target" (its
+    word, where it has one), and of a pair those of `rows` and "category", what is different; of an
+    edit those of `edit_rows`. An edit is of the split of the scene that it changes.
+
+    Raises:
+        DataError: there are not so many different prompts.
+    """
+    wanted = config.train_prompts if split == "train" else config.heldout_prompts
+    pairs = int(config.scene_pairs * wanted / 2 + 0.5)
+    seen: set[str] = set()
+    found: list[Prompt] = []
+
+    def draw(what: str, count: int, make: Callable[[random.Random], list[Prompt]]) -> None:
+        """Add what is new among the draws until there are `count` prompts."""
+        attempt = last_new = 0
+        while len(found) < count and attempt - last_new < FRUITLESS_DRAWS:
+            rng = random.Random(key(what, config.seed, config.scene_kind, split, attempt))
+            attempt += 1
+            made = make(rng)
+            if made and seen.isdisjoint(map(_asked, made)):
+                seen.update(map(_asked, made))
+                found.extend(_numbered(made, len(found)))
+                last_new = attempt
+        if len(found) < count:
+            raise DataError(
+                f"data.{split}_prompts {wanted}: scene_kind {config.scene_kind!r} holds too few "
+                f"different prompts (found {len(found)}); ask for fewer"
+            )
+
+    if config.scene_task == "edit":
+        draw("scene edit", wanted, lambda rng: [_edit(config.scene_kind, split, rng)])
+        return PromptSet(tuple(found), split)
+    draw("scene pair", 2 * pairs, lambda rng: _pair(config.scene_kind, split, rng))
+    draw("scene", wanted, lambda rng: [_single(sample_scene(rng, config.scene_kind, split))])
+    return PromptSet(tuple(found), split)
+
+
+def _single(scene: Scene) -> Prompt:
+    metadata: dict[str, Any] = {"scene": to_dict(scene)}
+    if scene.word is not None:
+        metadata["target"] = scene.word.text
+    return Prompt(0, 0, prompt(scene), metadata)
+
+
+def _pair(kind: Kind, split: Split, rng: random.Random) -> list[Prompt]:
+    """Both prompts, either of them first; empty where no partner is found."""
+    scene = sample_scene(rng, kind, split)
+    other = partner(scene, split, rng)
+    if other is None:
+        return []
+    category = difference(scene, other)
+    scenes = [scene, other] if rng.random() < 0.5 else [other, scene]
+    prompts = [_single(one) for one in scenes]
+    for place, one in enumerate(prompts):
+        one.metadata.update(caption=place + 1, partner=prompts[1 - place].text, category=category)
+    return prompts
+
+
+def _edit(kind: Kind, split: Split, rng: random.Random) -> Prompt:
+    return edit_prompt(edit(sample_scene(rng, kind, split), rng))
+
+
+def _asked(one: Prompt) -> str:
+    """Equal for prompts that ask for the same: the text, of an edit with what it changes."""
+    source = one.metadata.get("source_scene")
+    return one.text if source is None else f"{one.text} {json.dumps(source, sort_keys=True)}"
+
+
+def _numbered(made: list[Prompt], first: int) -> list[Prompt]:
+    """The prompts with their place in the table; a pair's number is that of its first."""
+    pair = {"pair": first // 2} if len(made) == 2 else {}
+    return [
+        Prompt(first + place, 0, one.text, {**one.metadata, **pair})
+        for place, one in enumerate(made)
+    ]

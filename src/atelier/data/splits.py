@@ -1,0 +1,133 @@
+"""What of prompt files is trained on, and what is held out: whole rows, never one of a pair.
+
+A row is split by its content, so that more lines in a file move no other row: by the text, of a
+pair by both texts, of an edit by the picture that is edited.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from atelier.config.prompt_files import prompt_files
+from atelier.data.keys import key, uniform
+from atelier.data.prompts import Prompt, PromptSet
+from atelier.data.readers import plain, read_prompts_file
+from atelier.data.rows import rows_of
+from atelier.data.scenes import HELDOUT_SHARE
+from atelier.errors import DataError
+
+
+@dataclass(frozen=True)
+class Row:
+    """What stays together, and the content that decides where."""
+
+    prompts: tuple[Prompt, ...]
+    content: str
+
+    def __len__(self) -> int:
+        return len(self.prompts)
+
+
+class FilesConfig(Protocol):
+    """What of the section `data` says which files (atelier.config.schema.DataConfig)."""
+
+    @property
+    def source(self) -> str: ...
+    @property
+    def path(self) -> str | None: ...
+    @property
+    def heldout_source(self) -> str | None: ...
+    @property
+    def heldout_path(self) -> str | None: ...
+    @property
+    def unpaired_path(self) -> str | None: ...
+    @property
+    def train_prompts(self) -> int: ...
+    @property
+    def heldout_prompts(self) -> int: ...
+    @property
+    def seed(self) -> int: ...
+
+
+def read_splits(config: FilesConfig) -> tuple[PromptSet, PromptSet, int]:
+    """Training and held-out prompts of files, and how many of the first were dropped because their
+    row, or a prompt of it, stands in the others too.
+
+    Raises:
+        DataError: a prompt file is missing or malformed, or a split would be empty.
+    """
+    if config.path is None:
+        raise DataError(f"data.path: source {config.source!r} needs a prompt file")
+    files = prompt_files(config)
+    path = files["train"]
+    rows = list(_rows(config.source, path))
+    if "unpaired" in files:
+        rows += _unpaired(files["unpaired"], sum(map(len, rows)))
+    if "heldout" in files:
+        source = config.heldout_source or config.source
+        heldout, candidates = list(_rows(source, files["heldout"])), rows
+        hint = f"every prompt stands in {files['heldout']} too"
+    else:
+        heldout = [row for row in rows if _is_held_out(row, config.seed)]
+        candidates = [row for row in rows if not _is_held_out(row, config.seed)]
+        hint = f"its {_count(rows)} prompts are too few to split; name a data.heldout_path"
+    held = {_identity(one) for row in heldout for one in row.prompts}
+    train = [row for row in candidates if held.isdisjoint(map(_identity, row.prompts))]
+    for split, rest in (("training", train), ("held-out", heldout)):
+        if not rest:
+            raise DataError(f"{path}: no {split} prompt is left: {hint}")
+    return (
+        PromptSet(_chosen(train, config.train_prompts, config.seed), "train"),
+        PromptSet(_chosen(heldout, config.heldout_prompts, config.seed), "heldout"),
+        _count(candidates) - _count(train),
+    )
+
+
+def _rows(source: str, path: Path) -> Iterator[Row]:
+    prompts = read_prompts_file(source, path)
+    for places in rows_of(prompts):
+        row = tuple(prompts[place] for place in places)
+        yield Row(row, _content(row, path.parent))
+
+
+def _unpaired(path: Path, first: int) -> list[Row]:
+    """Plain prompts behind the pairs, numbered after them."""
+    return [
+        Row((Prompt(first + place, 0, one.text, one.metadata),), one.text)
+        for place, one in enumerate(plain.read(path))
+    ]
+
+
+def _content(row: Sequence[Prompt], folder: Path) -> str:
+    """The texts, or the name of the picture that is edited, as the file has it."""
+    source = row[0].metadata.get("source_image")
+    if source is not None:
+        return os.path.relpath(source, folder)
+    return "\n".join(sorted(one.text for one in row))
+
+
+def _identity(one: Prompt) -> tuple[str, str | None]:
+    """Equal prompts: the text, of an edit with its picture."""
+    return one.text, one.metadata.get("source_image")
+
+
+def _is_held_out(row: Row, seed: int) -> bool:
+    return uniform("prompt split", seed, row.content) < HELDOUT_SHARE
+
+
+def _chosen(rows: Sequence[Row], most: int, seed: int) -> tuple[Prompt, ...]:
+    """At most `most` prompts in whole rows, drawn by a hash of their content (not the head), in
+    file order."""
+    order = sorted(range(len(rows)), key=lambda i: (key("prompt choice", seed, rows[i].content), i))
+    chosen, left = [], most
+    for index in order:
+        if len(rows[index]) <= left:
+            chosen.append(index)
+            left -= len(rows[index])
+    return tuple(one for index in sorted(chosen) for one in rows[index].prompts)
+
+
+def _count(rows: Sequence[Row]) -> int:
+    return sum(map(len, rows))

@@ -1,0 +1,170 @@
+"""Janus-Pro as a token policy: an action is a token (policies.base.Policy).
+
+Works for every checkpoint of the real classes, the embedded tiny one, 1B and 7B alike. The model
+computes in `policy.dtype` under autocast, in the rollout and in the replay alike; what is trained
+is held in float32. Source: spec janus.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers import JanusForConditionalGeneration
+
+from atelier.config.paths import from_root
+from atelier.config.schema import PolicyConfig, RunConfig
+from atelier.data.keys import key
+from atelier.data.prompts import Prompt
+from atelier.policies.base import Part, Replay, Rollout, Sample
+from atelier.policies.janus.checks import answers_of
+from atelier.policies.janus.conversation import Conversation, Phrases
+from atelier.policies.janus.loading import Checkpoint, load
+from atelier.policies.janus.log_probs import ImageForm, Sampler
+from atelier.policies.janus.module import JanusModule, Segment
+from atelier.policies.janus.parts import Parts, noise_key
+from atelier.policies.janus.pixels import Pixels
+from atelier.policies.janus.replay import Reference
+from atelier.policies.janus.sampling import Generation
+from atelier.policies.janus.shapes.drawing import Drawing
+from atelier.policies.janus.shapes.introspection import Introspection
+from atelier.policies.janus.trainable import require_frozen, train_adapter, train_fully, trained
+
+
+class JanusPolicy:
+    """See policies.base.Policy."""
+
+    kl_forms = frozenset({"k3"})
+
+    def __init__(self, checkpoint: Checkpoint, config: RunConfig, device: torch.device) -> None:
+        self._config = config
+        self._step = 0
+        self._device = device
+        self._reference: Reference | None = None
+        model, processor = checkpoint.model, checkpoint.processor
+        self._structure = model.config
+        self.module: nn.Module = self._make_module(model).to(device)
+        require_frozen(self._inner)
+        settings = config.rollout.introspection
+        phrases = Phrases(question=settings.question, draw_again=settings.draw_again)
+        tokens = config.rollout.tokens
+        sampler = Sampler(
+            config.rollout.guidance_scale, tokens.temperature, tokens.top_k, tokens.top_p
+        )
+        parts = Parts(
+            module=self._inner,
+            conversation=Conversation(processor.tokenizer, self._inner.image_tokens, phrases),
+            pixels=Pixels(model, processor.image_processor),
+            generation=Generation(self._inner, tokens.execution),
+            sampler=sampler,
+            form=ImageForm(tokens.log_prob, sampler),
+            device=device,
+            dtype=config.policy.dtype,
+        )
+        self._parts = parts
+        self._shape: Drawing | Introspection
+        if config.rollout.kind == "introspect":
+            yes, no = answers_of(processor.tokenizer)
+            self._shape = Introspection(parts, settings, yes, no)
+        else:
+            self._shape = Drawing(parts, edits=config.rollout.kind == "edit")
+
+    @classmethod
+    def load(cls, config: RunConfig, device: torch.device | str, rank: int = 0) -> JanusPolicy:
+        """Load a model directory or hub id, or a file of weights in the original layout.
+
+        Raises:
+            ConfigError: there is no such model, it is no Janus, or its parts do not fit together.
+        """
+        return cls(open_checkpoint(config.policy), config, torch.device(device))
+
+    @property
+    def _inner(self) -> JanusModule:
+        assert isinstance(self.module, JanusModule)
+        return self.module
+
+    def _make_module(self, model: JanusForConditionalGeneration, seed: bool = True) -> JanusModule:
+        policy = self._config.policy
+        module = JanusModule(model, policy.gradient_checkpointing)
+        if policy.trainable == "lora":
+            lora = policy.lora
+            chosen = key("lora", self._config.train.seed) if seed else None
+            train_adapter(module, lora.rank, lora.alpha, lora.target_modules, seed=chosen)
+        else:
+            train_fully(module, text=self._config.rollout.kind == "introspect")
+        return module
+
+    def fresh_module(self) -> nn.Module:
+        with torch.device("meta"):
+            model = JanusForConditionalGeneration(self._structure)
+            return self._make_module(model, seed=False)
+
+    def trainable(self) -> dict[str, nn.Parameter]:
+        return trained(self.module)
+
+    def prepare_reference(self) -> None:
+        self._reference = Reference(self._inner)
+
+    # Training images -----------------------------------------------------------------------------
+
+    def begin_step(self, step: int) -> Mapping[str, float]:
+        self._step = step
+        return {}
+
+    def rollout(self, module: nn.Module, samples: Sequence[Sample]) -> Rollout:
+        seed = self._config.train.seed
+        keys = [noise_key(seed, self._step, one) for one in samples]
+        return self._shape.rollout(module, samples, keys)
+
+    def parts(self, rollout: Rollout) -> Iterator[Part]:
+        """A segment a forward pass: all of its tokens are predicted at once."""
+        for segment, actions in enumerate(rollout.all_segments()):
+            yield Part(actions, segment)
+
+    def replay(
+        self, module: nn.Module, rollout: Rollout, part: Part, with_reference: bool
+    ) -> Replay:
+        segment: Segment = rollout.record["segments"][part.segment]
+        with self._parts.autocast():
+            log_prob = module(segment)
+            if not with_reference:
+                return Replay(log_prob)
+            assert self._reference is not None  # prepared before training
+            reference = self._reference.log_probs(segment, module)
+        return Replay(log_prob, {"log_prob": log_prob, "reference_log_prob": reference})
+
+    def pack(self, rollout: Rollout) -> Mapping[str, Tensor]:
+        return self._shape.pack(rollout)
+
+    def unpack(self, samples: Sequence[Sample], tensors: Mapping[str, Tensor]) -> Rollout:
+        return self._shape.unpack(samples, tensors)
+
+    # Evaluation images ---------------------------------------------------------------------------
+
+    def generate(
+        self, module: nn.Module, prompts: Sequence[Prompt], noise_keys: Sequence[int]
+    ) -> np.ndarray:
+        """Images of the shape that is trained: drawn, edited, or drawn until one is accepted."""
+        config = self._config.evaluation
+        sampler = replace(self._parts.sampler, guidance_scale=config.guidance_scale)
+        batches = []
+        for start in range(0, len(prompts), config.micro_batch_size):
+            chunk = slice(start, start + config.micro_batch_size)
+            batches.append(self._shape.generate(prompts[chunk], noise_keys[chunk], sampler))
+        return np.concatenate(batches)
+
+
+def open_checkpoint(policy: PolicyConfig) -> Checkpoint:
+    """What policy.path names, its trained part in the dtype it is trained in."""
+    local = from_root(policy.path)
+    path: str | Path = local if local.exists() else policy.path
+    dtype = "float32" if policy.trainable == "full" else policy.base_dtype
+    if policy.layout is None:
+        return load(path, policy.revision, dtype)
+    layout = from_root(policy.layout)
+    where: str | Path = layout if layout.is_dir() else policy.layout
+    return load(where, policy.revision, dtype, weights=path)
