@@ -1,0 +1,215 @@
+"""Opening a Janus checkpoint: whatever is wrong with it is told before anything is computed."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from transformers import (
+    GenerationConfig,
+    JanusForConditionalGeneration,
+    JanusProcessor,
+    PreTrainedConfig,
+)
+from transformers.utils import logging as transformers_logging
+
+from atelier.errors import ConfigError
+from atelier.policies.janus.checks import boi_of, require_tokens, require_whole
+from atelier.policies.janus.original_layout import from_original, is_original
+from atelier.policies.janus.pixels import normalise_codebook
+
+_WRAPPERS = ("state_dict", "model", "module")  # keys under which training code saves weights
+_LONGEST = 400  # characters of a reason
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A model in eval mode, and its processor."""
+
+    model: JanusForConditionalGeneration
+    processor: JanusProcessor
+
+
+def load(
+    path: str | Path,
+    revision: str | None = None,
+    dtype: Literal["float32", "bfloat16"] = "float32",
+    weights: str | Path | None = None,
+) -> Checkpoint:
+    """A checkpoint in the layout of transformers, on the CPU.
+
+    The image tokenizer stays in float32, for rewards see what it decodes, and the rows of its
+    codebook get length 1 (see pixels.normalise_codebook).
+
+    Args:
+        path: directory, or hub id (then HF_HUB_OFFLINE and the hub's cache apply).
+        revision: commit, tag or branch of a hub id.
+        dtype: what the rest is held in.
+        weights: a file of torch.save with weights to start from instead of the checkpoint's own, in
+            the layout of transformers or in the original one, such as a post-SFT `.pth`.
+
+    Raises:
+        ConfigError: there is no such checkpoint, it is no Janus, it is damaged or incomplete, or
+            its parts do not fit together.
+    """
+    where = f"{path} at revision {revision}" if revision else str(path)
+    with _told(where):
+        facts, _ = PreTrainedConfig.get_config_dict(path, revision=revision)
+    _require_janus(where, facts)
+    with _told(where), _quietly():
+        processor = JanusProcessor.from_pretrained(path, revision=revision)
+        model, info = JanusForConditionalGeneration.from_pretrained(
+            path,
+            revision=revision,
+            dtype="auto",  # as it is in the files, so that nothing is rounded twice
+            attn_implementation="sdpa",
+            output_loading_info=True,
+        )
+    _hold_in(model, getattr(torch, dtype))
+    if weights is None:
+        _require_all(where, sorted(info["missing_keys"]))
+    else:
+        _replace_weights(model, Path(weights))
+    require_tokens(where, processor.tokenizer)
+    require_whole(where, model.config, processor)
+    normalise_codebook(model.model.vqmodel.quantize.embedding)
+    model.generation_config = generation_config(model.generation_config, processor.tokenizer)
+    return Checkpoint(model.eval(), processor)
+
+
+def generation_config(known: GenerationConfig, tokenizer: Any) -> GenerationConfig:
+    """What `generate(generation_mode="image")` needs: the marks of the tokenizer.
+
+    A fresh object: values set on the one that is made from a model's config are not saved.
+    """
+    return GenerationConfig(
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        guidance_scale=known.guidance_scale,
+        generation_kwargs={"boi_token_id": boi_of(tokenizer)},
+    )
+
+
+def _require_janus(where: str, facts: Mapping[str, Any]) -> None:
+    kind = facts.get("model_type")
+    if kind == "multi_modality":
+        raise ConfigError(
+            f"{where}: is in the original layout of Janus; name the same model as converted to "
+            "transformers (model_type janus), and give this one's weights as `weights`"
+        )
+    if kind != "janus":
+        raise ConfigError(f"{where}: is no Janus: its config.json says model_type {kind!r}")
+
+
+def _hold_in(model: JanusForConditionalGeneration, dtype: torch.dtype) -> None:
+    for name, part in (*model.model.named_children(), ("lm_head", model.lm_head)):
+        part.to(torch.float32 if name == "vqmodel" else dtype)
+
+
+# Weights of another file ------------------------------------------------------------------------
+
+
+def _replace_weights(model: JanusForConditionalGeneration, file: Path) -> None:
+    """Put a file's weights into the model, all of them.
+
+    Raises:
+        ConfigError: it cannot be read, or does not have every weight in the model's shapes.
+    """
+    found = read_weights(file)
+    with _told(str(file)):
+        if is_original(found):
+            found = from_original(found)
+    _untie_where_they_differ(model, found)
+    try:
+        result = model.load_state_dict(found, strict=False)
+    except RuntimeError as error:  # shapes
+        raise ConfigError(
+            f"{file}: does not fit the checkpoint's config: {_short(error)}"
+        ) from error
+    tied = set(getattr(model, "all_tied_weights_keys", ()))
+    _require_all(str(file), sorted(set(result.missing_keys) - tied))
+    if result.unexpected_keys:
+        raise ConfigError(
+            f"{file}: has {len(result.unexpected_keys)} weights that the checkpoint's config knows "
+            f"nothing of, such as {result.unexpected_keys[0]}"
+        )
+
+
+def read_weights(file: Path) -> dict[str, Tensor]:
+    """Weights by name of a file of torch.save; nothing in it is executed.
+
+    Raises:
+        ConfigError: it cannot be read as that.
+    """
+    try:
+        held: Any = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+    except (OSError, RuntimeError, ValueError, EOFError, pickle.UnpicklingError) as error:
+        raise ConfigError(f"{file}: is no file of weights: {_short(error)}") from error
+    for name in _WRAPPERS:
+        if isinstance(held, dict) and isinstance(held.get(name), dict):
+            held = held[name]
+    if not isinstance(held, dict) or not all(isinstance(one, Tensor) for one in held.values()):
+        raise ConfigError(f"{file}: holds something else than tensors by name")
+    return held
+
+
+def _untie_where_they_differ(
+    model: JanusForConditionalGeneration, found: Mapping[str, Tensor]
+) -> None:
+    """A config may say that the text head shares the embedding's weights (it is the default), and
+    be wrong: the weights know. Two names of one tensor would end with the values of the last."""
+    head, embedding = model.lm_head, model.model.language_model.embed_tokens
+    theirs = found.get("lm_head.weight")
+    table = found.get("model.language_model.embed_tokens.weight")
+    if head.weight is not embedding.weight or theirs is None or table is None:
+        return
+    if not torch.equal(theirs, table):
+        head.weight = torch.nn.Parameter(head.weight.detach().clone())
+        model.config.tie_word_embeddings = False
+
+
+# Telling ----------------------------------------------------------------------------------------
+
+
+def _require_all(where: str, missing: list[str]) -> None:
+    if missing:  # they would be random numbers
+        raise ConfigError(
+            f"{where}: {len(missing)} of the model's weights are not there, such as {missing[0]}"
+        )
+
+
+@contextmanager
+def _told(where: str) -> Iterator[None]:
+    """Somebody's files are parsed by transformers, tokenizers, safetensors and pickle: what is
+    damaged raises what their code trips over: KeyError, SafetensorError, TypeError, Exception."""
+    try:
+        yield
+    except Exception as error:
+        raise ConfigError(f"{where}: cannot be loaded as Janus: {_short(error)}") from error
+
+
+def _short(error: Exception) -> str:
+    text = f"{type(error).__name__}: {error}"
+    return text if len(text) <= _LONGEST else text[:_LONGEST] + " ..."
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """No progress bars and no reports: what matters in them is checked."""
+    verbosity = transformers_logging.get_verbosity()
+    bars = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        transformers_logging.set_verbosity(verbosity)
+        if bars:
+            transformers_logging.enable_progress_bar()
