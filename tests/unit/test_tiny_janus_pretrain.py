@@ -73,7 +73,7 @@ def test_its_loss_is_the_negative_log_prob_of_a_replay(model: Any, task: Task) -
     batch, rows = batch_of(task, codes, images)
     module, writing = JanusModule(model), writer(TOKENS)
     with torch.no_grad():
-        hidden = network.read(model, network.embed(model, batch), batch.places)
+        hidden = network.read(model, network.embed(model, [batch]), batch.places)
         found = network.loss(model, hidden, batch)
         seen = network.look(model, torch.from_numpy(images))
         likely = []
@@ -177,7 +177,5 @@ def test_tables_of_other_widths_join() -> None:
     table = join([stack([short], writing.pad), stack([long], writing.pad)], writing.pad)
     more = len(long.tokens) - len(short.tokens)
     assert table.tokens[0, len(short.tokens) :].tolist() == [writing.pad] * more
-        len(long.tokens) - len(short.tokens)
-    )
     assert table.tokens[1].tolist() == long.tokens
     assert table.drawn.tolist() == [0, 1]

@@ -7,12 +7,16 @@ is predicted. A test holds this pass to the library's.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 from transformers import JanusForConditionalGeneration
+from transformers.models.llama.modeling_llama import LlamaDecoderLayer
+
+from atelier.policies.janus.conversation import IMAGE_SLOT
 
 UNASKED = -100  # no loss there
 
@@ -37,21 +41,43 @@ class Batch:
     drawn: Tensor | None = None
 
 
-def embed(model: JanusForConditionalGeneration, batch: Batch) -> Tensor:
-    """Embeddings [B, L, D]: of text, of the image that is given, of the one that is drawn."""
-    text = model.get_input_embeddings()(batch.tokens.clamp(min=0))
-    images = []
-    if batch.pictures is not None:
-        images.append(look(model, batch.pictures))
-    for codes in (batch.given, batch.drawn):
-        if codes is not None:
-            images.append(model.prepare_embeddings_for_image_generation(codes))
-    slots = batch.tokens < 0
-    # The k-th slot of a row is the k-th embedding of its images.
-    number = (slots.cumsum(dim=1) - 1).clamp(min=0)
-    known = torch.cat(images, dim=1).to(text.dtype)
-    placed = known.gather(1, number[..., None].expand(-1, -1, known.shape[-1]))
-    return torch.where(slots[..., None], placed, text)
+def embed(model: JanusForConditionalGeneration, batches: Sequence[Batch]) -> Tensor:
+    """Embeddings [B, L, D] of the rows of all batches: of text and, in their places, of images."""
+    tokens = torch.cat([batch.tokens for batch in batches])
+    pad = model.get_input_embeddings().padding_idx
+    text = model.get_input_embeddings()(tokens.masked_fill(tokens < 0, pad))
+    places, images = _placed(model, batches, tokens.shape[1])
+    return text.flatten(0, 1).index_copy(0, places, images.to(text.dtype)).view_as(text)
+
+
+def _placed(
+    model: JanusForConditionalGeneration, batches: Sequence[Batch], length: int
+) -> tuple[Tensor, Tensor]:
+    """Embeddings of all images [M, D], and their places [M] among the tokens of all rows."""
+    seen, drawn, first = [], [], 0
+    for batch in batches:
+        given_at = (batch.tokens == IMAGE_SLOT).int().argmax(dim=1)
+        if batch.pictures is not None:
+            seen.append((batch.pictures, first, given_at))
+        if batch.given is not None:
+            drawn.append((batch.given, first, given_at))
+        if batch.drawn is not None:
+            drawn.append((batch.drawn, first, batch.target[:, 0]))
+        first += len(batch.tokens)
+    parts = []
+    if seen:
+        parts.append(look(model, torch.cat([pictures for pictures, _, _ in seen])))
+    if drawn:
+        codes = torch.cat([codes for codes, _, _ in drawn])
+        parts.append(model.prepare_embeddings_for_image_generation(codes))
+    embedded = torch.cat(parts)
+    starts = [
+        (row + torch.arange(len(at), device=at.device)) * length + at
+        for _, row, at in (*seen, *drawn)
+    ]
+    within = torch.arange(embedded.shape[1], device=embedded.device)
+    places = torch.cat(starts)[:, None] + within
+    return places.flatten(), embedded.flatten(0, 1)
 
 
 def look(model: JanusForConditionalGeneration, pictures: Tensor) -> Tensor:
@@ -71,14 +97,87 @@ def look(model: JanusForConditionalGeneration, pictures: Tensor) -> Tensor:
     return model.model.aligner(vision.post_layernorm(hidden))
 
 
-def read(model: JanusForConditionalGeneration, embedded: Tensor, places: Tensor) -> Tensor:
-    """Last hidden states [B, L, D] of whole conversations."""
-    language = model.model.language_model
+Block = Callable[..., Tensor]
+
+
+def read(
+    model: JanusForConditionalGeneration,
+    embedded: Tensor,
+    places: Tensor,
+    block: Block | None = None,
+) -> Tensor:
+    """Last hidden states [B, L, D] of whole conversations, in the dtype of `embedded`.
+
+    Args:
+        block: `decoder_block`, or that compiled.
+    """
+    language, block = model.model.language_model, block or decoder_block
     rotation = language.rotary_emb(embedded, position_ids=places)
     hidden = embedded
     for layer in language.layers:
-        hidden = layer(hidden, attention_mask=None, position_embeddings=rotation)
+        weights = (weight.to(hidden.dtype) for weight in _weights(layer))
+        hidden = block(
+            hidden,
+            *rotation,
+            *weights,
+            language.config.num_attention_heads,
+            language.config.rms_norm_eps,
+        )
     return language.norm(hidden)
+
+
+def decoder_block(
+    hidden: Tensor,
+    cosine: Tensor,
+    sine: Tensor,
+    first_norm: Tensor,
+    attention: Tensor,
+    mixing: Tensor,
+    second_norm: Tensor,
+    widening: Tensor,
+    narrowing: Tensor,
+    heads: int,
+    eps: float,
+) -> Tensor:
+    """One layer of Llama with plainly causal attention; few large kernels.
+
+    Args:
+        hidden: [B, L, D].
+        cosine, sine: [B, L, D / heads] of the rotation.
+        attention: of queries, keys and values, [3 D, D].
+        widening: of gate and values, [2 F, D].
+    """
+    count, length, width = hidden.shape
+    seen = functional.rms_norm(hidden, (width,), first_norm, eps)
+    split = functional.linear(seen, attention).view(count, length, 3, heads, width // heads)
+    queries, keys, values = split.permute(2, 0, 3, 1, 4).unbind(0)
+    cosine, sine = cosine[:, None], sine[:, None]
+    mixed = functional.scaled_dot_product_attention(
+        _rotated(queries, cosine, sine), _rotated(keys, cosine, sine), values, is_causal=True
+    )
+    mixed = mixed.transpose(1, 2).reshape(count, length, width)
+    hidden = hidden + functional.linear(mixed, mixing)
+    seen = functional.rms_norm(hidden, (width,), second_norm, eps)
+    gate, value = functional.linear(seen, widening).chunk(2, dim=-1)
+    return hidden + functional.linear(functional.silu(gate) * value, narrowing)
+
+
+def _weights(layer: LlamaDecoderLayer) -> tuple[Tensor, ...]:
+    """The six tensors of a `decoder_block`."""
+    own, mlp = layer.self_attn, layer.mlp
+    return (
+        layer.input_layernorm.weight,
+        torch.cat([own.q_proj.weight, own.k_proj.weight, own.v_proj.weight]),
+        own.o_proj.weight,
+        layer.post_attention_layernorm.weight,
+        torch.cat([mlp.gate_proj.weight, mlp.up_proj.weight]),
+        mlp.down_proj.weight,
+    )
+
+
+def _rotated(vectors: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+    left, right = vectors.chunk(2, dim=-1)
+    return vectors * cosine + torch.cat([-right, left], dim=-1) * sine
 
 
 def loss(model: JanusForConditionalGeneration, hidden: Tensor, batch: Batch) -> Tensor:
@@ -101,9 +200,11 @@ def loss(model: JanusForConditionalGeneration, hidden: Tensor, batch: Batch) -> 
 
 def _before(hidden: Tensor, target: Tensor, count: int) -> Tensor:
     """Hidden states [B, count, D] that predict the tokens from the target's start on."""
-    index = target[:, :1] - 1 + torch.arange(count, device=hidden.device)
-    index = index.clamp(max=hidden.shape[1] - 1)
-    return hidden.gather(1, index[..., None].expand(-1, -1, hidden.shape[-1]))
+    rows, length, width = hidden.shape
+    place = target[:, :1] - 1 + torch.arange(count, device=hidden.device)
+    row = torch.arange(rows, device=hidden.device)[:, None]
+    index = (row * length + place.clamp(max=length - 1)).flatten()
+    return hidden.flatten(0, 1).index_select(0, index).view(rows, count, width)
 
 
 def _labels(tokens: Tensor, target: Tensor, width: int) -> Tensor:

@@ -25,7 +25,7 @@ class Options:
     vq: Path | None = knob(None, "snapshot whose image tokenizer is used, not trained", type=Path)
     vq_seconds: float = knob(75.0, "time for the image tokenizer")
     vq_steps: int = knob(1_000_000, "most steps for the image tokenizer")
-    vq_batch: int = knob(256, "images a step")
+    vq_batch: int = knob(128, "images a step")
     vq_learning_rate: float = knob(2e-3, "peak of a cosine with warm-up")
 
     patch_size: int = knob(8, "pixels a side that one image token covers")

@@ -14,7 +14,7 @@ from atelier.policies.janus.pretrain import network
 from atelier.policies.janus.pretrain.network import Batch
 from atelier.policies.janus.pretrain.options import Options
 from atelier.policies.janus.pretrain.sequences import DRAWING, SEEING, Table, Task, widen
-from atelier.policies.pretraining.compute import autocast
+from atelier.policies.pretraining.compute import autocast, compiled
 
 # Tasks whose conversations are about as long go through the model together.
 GROUPS: tuple[tuple[Task, ...], ...] = (("draw", *SEEING), ("redraw", "edit"))
@@ -96,8 +96,7 @@ class Trainer:
             betas=(0.9, 0.98),
             fused=self._device.type == "cuda",
         )
-        if options.compile:
-            _compile_layers(model)
+        self._block = compiled(network.decoder_block, options.compile)
 
     def train_step(self) -> dict[Task, Tensor]:
         """One update; the loss of each task (scalars on the device, not waited for)."""
@@ -121,11 +120,11 @@ class Trainer:
         return losses
 
     def _losses(self, batches: dict[Task, Batch]) -> dict[Task, Tensor]:
-        embedded = torch.cat([network.embed(self.model, one) for one in batches.values()])
+        embedded = network.embed(self.model, list(batches.values()))
         if embedded.is_cuda:
             embedded = embedded.bfloat16()
         places = torch.cat([one.places for one in batches.values()])
-        hidden = network.read(self.model, embedded, places)
+        hidden = network.read(self.model, embedded, places, self._block)
         parts = hidden.split([len(one.tokens) for one in batches.values()])
         return {
             task: network.loss(self.model, part, batch)
@@ -180,11 +179,3 @@ def _decayed(trained: list[nn.Parameter], weight_decay: float) -> list[dict[str,
         {"params": matrices, "weight_decay": weight_decay},
         {"params": others, "weight_decay": 0.0},
     ]
-
-
-def _compile_layers(model: JanusForConditionalGeneration) -> None:
-    """Layer by layer: all layers of a kind are one program, so it takes seconds."""
-    torch._dynamo.config.suppress_errors = True
-    torch._dynamo.config.recompile_limit = 64
-    for layer in (*model.model.language_model.layers, *model.model.vision_model.encoder.layers):
-        layer.compile()
