@@ -31,6 +31,7 @@ BOS, EOS, PAD = "<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>", 
 IMAGE, BEGIN_IMAGE, END_IMAGE = "<image_placeholder>", "<begin_of_image>", "<end_of_image>"
 ROLES = ("<|User|>", "<|Assistant|>")
 LONGEST = 512  # tokens of a conversation
+INITIAL = 0.05  # standard deviation of weights: the usual 0.02 is for wider models
 
 # `<|User|>: `, the parts of the message, `<|Assistant|>:`; an image is followed by a new line.
 CHAT_TEMPLATE = (
@@ -175,6 +176,7 @@ def _text_config(sizes: TinyJanusSizes, vocabulary: int, marks: dict[str, int]) 
         num_attention_heads=sizes.heads,
         num_key_value_heads=sizes.heads,
         max_position_embeddings=LONGEST,
+        initializer_range=INITIAL,
         tie_word_embeddings=True,
         **marks,
     )
@@ -188,6 +190,7 @@ def _vision_config(sizes: TinyJanusSizes) -> JanusVisionConfig:
         image_size=sizes.image_size,
         patch_size=sizes.patch_size,
         mlp_ratio=2.0,
+        initializer_range=INITIAL,
         projection_dim=sizes.width,
         num_image_tokens=sizes.image_tokens,
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -97,26 +98,24 @@ def look(model: JanusForConditionalGeneration, pictures: Tensor) -> Tensor:
     return model.model.aligner(vision.post_layernorm(hidden))
 
 
-Block = Callable[..., Tensor]
-
-
 def read(
     model: JanusForConditionalGeneration,
     embedded: Tensor,
     places: Tensor,
-    block: Block | None = None,
+    block: Callable[..., Tensor] | None = None,
 ) -> Tensor:
     """Last hidden states [B, L, D] of whole conversations, in the dtype of `embedded`.
 
     Args:
         block: `decoder_block`, or that compiled.
     """
-    language, block = model.model.language_model, block or decoder_block
+    language: Any = model.model.language_model
+    run: Callable[..., Tensor] = block or decoder_block
     rotation = language.rotary_emb(embedded, position_ids=places)
     hidden = embedded
     for layer in language.layers:
         weights = (weight.to(hidden.dtype) for weight in _weights(layer))
-        hidden = block(
+        hidden = run(
             hidden,
             *rotation,
             *weights,

@@ -21,7 +21,7 @@ from atelier.data.verdicts import verdict
 from atelier.policies.janus.pretrain import vq
 from atelier.policies.janus.pretrain.cases import IMAGES, make_case
 from atelier.policies.janus.pretrain.painter import Painter
-from atelier.policies.janus.pretrain.sequences import Row, stack
+from atelier.policies.janus.pretrain.sequences import Row, Table, Task, stack
 from atelier.policies.janus.pretrain.training import Trainer
 from atelier.policies.janus.pretrain.world import writer
 
@@ -68,10 +68,12 @@ def learn_from_own(
     redrawn = [again for _, again in found if again is not None]
     least = min(len(accepted), len(refused))
     pad = painter.conversation.pad
+    tables: dict[Task, Table] = {}
     if least:
-        trainer.draws["judge"].set_own(stack(accepted[:least] + refused[:least], pad))
+        tables["judge"] = stack(accepted[:least] + refused[:least], pad)
     if redrawn:
-        trainer.draws["redraw"].set_own(stack(redrawn, pad))
+        tables["redraw"] = stack(redrawn, pad)
+    trainer.set_own(tables)
     return len(accepted) / count
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import multiprocessing
 import time
@@ -17,7 +18,7 @@ from atelier.policies.janus.pretrain.evaluate import GUIDANCE, Exam
 from atelier.policies.janus.pretrain.options import Options
 from atelier.policies.janus.pretrain.own_images import learn_from_own
 from atelier.policies.janus.pretrain.painter import Painter
-from atelier.policies.janus.pretrain.snapshot import save_snapshot
+from atelier.policies.janus.pretrain.snapshot import RECORD, save_snapshot
 from atelier.policies.janus.pretrain.training import Bank, Trainer
 from atelier.policies.janus.pretrain.world import World, make_world
 from atelier.policies.janus.tiny import (
@@ -87,13 +88,14 @@ class _Run:
         """Train the image tokenizer, freeze it, and code all images once."""
         options, tokenizer = self.options, model.model.vqmodel
         images = torch.from_numpy(world.images).to(options.device)
-        if options.vq is None:
-            self.record["vq"] = vq.train_tokenizer(tokenizer, images, options)
-        else:
+        self.record["vq"] = {}
+        if options.vq is not None:
             made = JanusForConditionalGeneration.from_pretrained(options.vq, dtype="float32")
             tokenizer.load_state_dict(made.model.vqmodel.state_dict())
-            tokenizer.requires_grad_(False)
-            self.record["vq"] = {"from": options.vq.name}
+            self.record["vq"] = {"from": json.loads((options.vq / RECORD).read_text())["vq"]}
+        if options.vq_seconds > 0:
+            self.record["vq"] |= vq.train_tokenizer(tokenizer, images, options)
+        tokenizer.requires_grad_(False)
         self._note("image tokenizer", **self.record["vq"])
         with torch.no_grad():  # what is drawn is embedded by what it means from the start on
             model.model.generation_embeddings.weight.copy_(tokenizer.quantize.embedding.weight)
@@ -114,35 +116,37 @@ class _Run:
         self._note("training starts")
         begun = evaluated = time.monotonic()
         span = self._left() - RESERVE_SECONDS
-        own_at, sums = list(options.own_at), dict[Any, Any]()
-        seen = 0
+        own_at = list(options.own_at)
         while trainer.step < options.steps and self._left() > RESERVE_SECONDS:
-            for task, value in trainer.train_step().items():
-                sums[task] = sums.get(task, 0.0) + value
-            seen += 1
-            if trainer.step in (1, 2, 10, 100, 500):
-                torch.cuda.synchronize() if options.device == "cuda" else None
-                self._note(
-                    "step", step=trainer.step, **{t: float(v) / seen for t, v in sums.items()}
-                )
             done = max((time.monotonic() - begun) / span, trainer.step / options.steps)
             if own_at and done >= own_at[0]:
-                seed = options.seed + 100 * len(own_at)
-                right = learn_from_own(
-                    trainer, self.painter, options.own_images, options.cases, seed, self.executor
-                )
-                self._note("own images", step=trainer.step, right=round(right, 4))
+                self._own_images(trainer, seed=options.seed + 100 * len(own_at))
                 own_at.pop(0)
+            trainer.train_step(done)
+            if trainer.step % 100 == 0 or trainer.step < 5:
+                self._wait()
+            if trainer.step in (1, 10, 100, 1000):
+                self._note("step", step=trainer.step)
             if time.monotonic() - evaluated > options.evaluate_seconds:
-                self._evaluate(trainer, sums, seen, time.monotonic() - begun)
-                evaluated, sums, seen = time.monotonic(), {}, 0
-        self._evaluate(trainer, sums, seen, time.monotonic() - begun)
+                self._evaluate(trainer, time.monotonic() - begun)
+                evaluated = time.monotonic()
+        self._evaluate(trainer, time.monotonic() - begun)
 
-    def _evaluate(
-        self, trainer: Trainer, sums: dict[Any, torch.Tensor], seen: int, seconds: float
-    ) -> None:
+    def _wait(self) -> None:
+        """The clock tells the truth only once the device has done what it was told."""
+        if self.options.device == "cuda":
+            torch.cuda.synchronize()
+
+    def _own_images(self, trainer: Trainer, seed: int) -> None:
+        options = self.options
+        right = learn_from_own(
+            trainer, self.painter, options.own_images, options.cases, seed, self.executor
+        )
+        self._note("own images", step=trainer.step, right=round(right, 4))
+
+    def _evaluate(self, trainer: Trainer, seconds: float) -> None:
         entry: dict[str, Any] = {"step": trainer.step, "seconds": round(seconds, 1)}
-        entry["loss"] = _means(sums, seen)
+        entry["loss"] = trainer.losses()
         found, drawn = self.exam.all(self.painter)
         entry |= found
         self.curve.append(entry)
@@ -165,10 +169,6 @@ class _Run:
 def _with_room(values: torch.Tensor, count: int) -> torch.Tensor:
     """The same with `count` more places at the end, for the model's own images."""
     return torch.cat([values, values.new_zeros(count, *values.shape[1:])])
-
-
-def _means(sums: dict[Any, torch.Tensor], count: int) -> dict[Any, float]:
-    return {name: round(float(value) / max(count, 1), 4) for name, value in sums.items()}
 
 
 def _parameters(model: JanusForConditionalGeneration) -> dict[str, int]:

@@ -14,11 +14,13 @@ from atelier.policies.janus.pretrain import network
 from atelier.policies.janus.pretrain.network import Batch
 from atelier.policies.janus.pretrain.options import Options
 from atelier.policies.janus.pretrain.sequences import DRAWING, SEEING, Table, Task, widen
-from atelier.policies.pretraining.compute import autocast, compiled
+from atelier.policies.pretraining.compute import Recorded, adamw, autocast, compiled, set_rate
 
 # Tasks whose conversations are about as long go through the model together.
 GROUPS: tuple[tuple[Task, ...], ...] = (("draw", *SEEING), ("redraw", "edit"))
+TASKS: tuple[Task, ...] = tuple(task for group in GROUPS for task in group)
 MULTIPLE = 8  # lengths are a multiple of it
+LEAST_RATE = 0.05  # of the learning rate, at the end
 
 
 @dataclass
@@ -82,42 +84,65 @@ class Trainer:
             for group in GROUPS
             for task in group
         }
-        trained = [value for value in model.parameters() if value.requires_grad]
+        self._trained = [value for value in model.parameters() if value.requires_grad]
         self.average = copy.deepcopy(model).eval().requires_grad_(False)
         self._averaged = [
             mean
             for mean, value in zip(self.average.parameters(), model.parameters(), strict=True)
             if value.requires_grad
         ]
-        self._trained = trained
-        self._optimizer = torch.optim.AdamW(
-            _decayed(trained, options.weight_decay),
-            lr=0.0,
-            betas=(0.9, 0.98),
-            fused=self._device.type == "cuda",
-        )
+        groups = _decayed(self._trained, options.weight_decay)
+        self._optimizer = adamw(groups, (0.9, 0.98), self._device)
         self._block = compiled(network.decoder_block, options.compile)
+        self._sums = torch.zeros(len(TASKS), device=self._device)
+        self._summed = 0
+        self._update = self._recorded()
 
-    def train_step(self) -> dict[Task, Tensor]:
-        """One update; the loss of each task (scalars on the device, not waited for)."""
+    def train_step(self, done: float) -> None:
+        """One update.
+
+        Args:
+            done: share of the training that is over; the learning rate falls over its last part.
+        """
         options = self.options
-        for group in self._optimizer.param_groups:
-            group["lr"] = options.learning_rate * min(1.0, (self.step + 1) / options.warmup_steps)
-        losses: dict[Task, Tensor] = {}
-        for tasks in GROUPS:
-            batches = {task: self._batch(task, getattr(options, task)) for task in tasks}
-            with autocast(self.bank.codes):
-                found = self._losses(batches)
-            torch.stack(list(found.values())).sum().backward()
-            losses |= {task: value.detach() for task, value in found.items()}
-        nn.utils.clip_grad_norm_(self._trained, options.clip_norm)
-        self._optimizer.step()
-        self._optimizer.zero_grad()
+        warm = min(1.0, (self.step + 1) / options.warmup_steps)
+        rest = min(1.0, (1 - done) / options.cooldown) if options.cooldown else 1.0
+        set_rate(self._optimizer, options.learning_rate * warm * max(rest, LEAST_RATE))
+        self._update()
         self.step += 1
+        self._summed += 1
         decay = min(options.ema_decay, (1 + self.step) / (10 + self.step))
         with torch.no_grad():
             torch._foreach_lerp_(self._averaged, self._trained, 1 - decay)
-        return losses
+
+    def losses(self) -> dict[Task, float]:
+        """Means since the last call."""
+        means = (self._sums / max(self._summed, 1)).tolist()
+        self._sums.zero_()
+        self._summed = 0
+        return {task: round(mean, 4) for task, mean in zip(TASKS, means, strict=True)}
+
+    def set_own(self, tables: dict[Task, Table]) -> None:
+        """Replace the conversations about the model's own images."""
+        for task, table in tables.items():
+            self.draws[task].set_own(table)
+        self._update = self._recorded()
+
+    def _recorded(self) -> Recorded:
+        return Recorded(self._one_step, self._generator, self.options.record)
+
+    def _one_step(self) -> None:
+        self._optimizer.zero_grad(set_to_none=True)
+        for tasks in GROUPS:
+            batches = {task: self._batch(task, getattr(self.options, task)) for task in tasks}
+            with autocast(self.bank.codes):
+                found = self._losses(batches)
+            values = torch.stack(list(found.values()))
+            values.sum().backward()
+            for task, value in zip(tasks, values.detach(), strict=True):
+                self._sums[TASKS.index(task)] += value
+        nn.utils.clip_grad_norm_(self._trained, self.options.clip_norm)
+        self._optimizer.step()
 
     def _losses(self, batches: dict[Task, Batch]) -> dict[Task, Tensor]:
         embedded = network.embed(self.model, list(batches.values()))

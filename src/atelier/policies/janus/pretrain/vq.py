@@ -20,15 +20,17 @@ from transformers import JanusVQVAE
 from atelier.policies.janus.pixels import normalise_codebook, to_uint8
 from atelier.policies.janus.pretrain.options import Options
 from atelier.policies.pretraining.compute import (
-    compiled,
+    Recorded,
+    adamw,
     cosine,
     differences,
+    set_rate,
     to_pixels,
 )
 
 log = logging.getLogger(__name__)
 BATCH = 1000  # of encoding and decoding
-REVIVE_EVERY = 50  # steps
+LOOK_EVERY = 50  # steps: which codes are used?
 REVIVE_UNTIL = 0.6  # of the time: then codes settle
 RARE = 0.1  # a code that is used less than this share of the mean is moved
 COMMITMENT = 0.25
@@ -38,42 +40,62 @@ INK = 0.5
 def train_tokenizer(vq: JanusVQVAE, images: Tensor, options: Options) -> dict[str, Any]:
     """Train in place on uint8 `images` [N, H, W, 3] for `vq_seconds`; returns what it measured."""
     vq.requires_grad_(True)
-    optimizer = torch.optim.AdamW(
-        vq.parameters(), betas=(0.9, 0.99), weight_decay=0.0, fused=images.is_cuda
-    )
-    step_loss = compiled(_loss, options.compile)
-    generator = torch.Generator(images.device).manual_seed(options.seed)
-    codebook = vq.quantize.embedding.weight
-    used = torch.zeros(len(codebook), device=images.device)
+    training = _Training(vq, images, options)
     start, step, entry = time.monotonic(), 0, {}
     while True:
-        start = time.monotonic() if step == 1 else start  # the first step compiles
         done = max((time.monotonic() - start) / options.vq_seconds, step / options.vq_steps)
         if done >= 1:
             break
-        for group in optimizer.param_groups:
-            group["lr"] = options.vq_learning_rate * min(1.0, (step + 1) / 200) * cosine(done)
-        index = torch.randint(
-            len(images), (options.vq_batch,), generator=generator, device=images.device
-        )
-        loss, parts, codes, directions = step_loss(vq, to_pixels(images[index]))
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(vq.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
-        used += torch.bincount(codes.flatten(), minlength=len(used))
+        training.step(options.vq_learning_rate * min(1.0, (step + 1) / 200) * cosine(done))
         step += 1
-        if step % REVIVE_EVERY == 0:
-            entry = {name: round(float(value), 5) for name, value in parts.items()}
-            entry["perplexity"] = round(_perplexity(used), 1)
-            if done < REVIVE_UNTIL:
-                _revive(codebook, used, directions)
-            used.zero_()
-        if step % 250 == 0:
+        if step % LOOK_EVERY == 0:
+            entry = training.look(revive=done < REVIVE_UNTIL)
+        if step % (10 * LOOK_EVERY) == 0:
             log.info("vq step %d %.0f %% %s", step, 100 * done, entry)
     normalise_codebook(vq.quantize.embedding)
     vq.eval().requires_grad_(False)
     return {"steps": step, "seconds": round(time.monotonic() - start, 1), **entry}
+
+
+class _Training:
+    """The optimizer, and which codes the last steps used."""
+
+    def __init__(self, vq: JanusVQVAE, images: Tensor, options: Options) -> None:
+        self._vq, self._images, self._batch = vq, images, options.vq_batch
+        device = images.device
+        parameters = list(vq.parameters())
+        groups = [{"params": parameters, "weight_decay": 0.0}]
+        self._parameters = parameters
+        self._optimizer = adamw(groups, (0.9, 0.99), device)
+        self._generator = torch.Generator(device).manual_seed(options.seed)
+        self._update = Recorded(self._one_step, self._generator, options.record)
+        self._used = torch.zeros(options.codes, device=device)
+        self._parts: dict[str, Tensor] = {}
+        self._directions = torch.empty(0)
+
+    def step(self, rate: float) -> None:
+        set_rate(self._optimizer, rate)
+        self._update()
+
+    def look(self, revive: bool) -> dict[str, float]:
+        """The losses of the last step and how evenly codes are used; moves codes that are not."""
+        entry = {name: round(float(value), 5) for name, value in self._parts.items()}
+        entry["perplexity"] = round(_perplexity(self._used), 1)
+        if revive:
+            _revive(self._vq.quantize.embedding.weight, self._used, self._directions)
+        self._used.zero_()
+        return entry
+
+    def _one_step(self) -> None:
+        self._optimizer.zero_grad(set_to_none=True)
+        where: Any = {"generator": self._generator, "device": self._images.device}
+        index = torch.randint(len(self._images), (self._batch,), **where)
+        loss, self._parts, codes, self._directions = _loss(self._vq, to_pixels(self._images[index]))
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self._parameters, 1.0)
+        self._optimizer.step()
+        codes = codes.flatten()
+        self._used.index_add_(0, codes, torch.ones_like(codes, dtype=self._used.dtype))
 
 
 @torch.no_grad()
