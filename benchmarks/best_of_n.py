@@ -22,7 +22,7 @@ from atelier.config.resolve import resolve
 from atelier.data.keys import key
 from atelier.data.prepare import prepare
 from atelier.data.prompts import read_prompts
-from atelier.evaluation import ocr
+from atelier.evaluation.evaluate import evaluate
 from atelier.evaluation.statistics import best_of_n
 from atelier.policies.sd3.policy import SD3Policy
 
@@ -43,7 +43,7 @@ def main() -> None:
     for draw in range(arguments.images):
         keys = [key("best-of-n", draw, prompt.prompt_id) for prompt in prompts]
         images = policy.generate(policy.module, prompts, keys)
-        rows = ocr.evaluate(images, prompts, config.evaluation).rows
+        rows = evaluate(images, prompts, config.evaluation).rows
         for name, values in scores.items():
             values.append([row[name] for row in rows])
         sys.stderr.write(f"drew {draw + 1} of {arguments.images}\n")

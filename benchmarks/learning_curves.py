@@ -4,10 +4,10 @@
         --set launch.device=cuda --variant train.learning_rate=2e-5 --variant "train.seed=2 ..."
 
 Each variant is a space-separated list of overrides on top of --set; `recipe=NAME` among them takes
-another recipe. All variants share one set of prompts; the base (--baseline) and every periodic
-evaluation are scored the same way. Writes curves.json and prints a table: the curve, images trained
-on a second of training (without evaluation), and seconds of training until held-out similarity
-reached --target. Needs neither Prefect nor MLflow.
+another recipe. Variants of equal data share their prompts; the base (--baseline) and every periodic
+evaluation are scored the same way, by the suite of the recipe. Writes curves.json and prints a
+table: the curve of --metric, images trained on a second of training (without evaluation), and
+seconds of training until the first metric reached --target. Needs neither Prefect nor MLflow.
 """
 
 from __future__ import annotations
@@ -25,32 +25,45 @@ from pathlib import Path
 from typing import Any
 
 from atelier.config.resolve import load_stage_config, resolve, write_stage_configs
+from atelier.config.schema import RunConfig
 from atelier.data.prepare import prepare
 from atelier.data.prompts import read_prompts
-from atelier.evaluation import ocr
+from atelier.evaluation.evaluate import evaluate, score_folder
+from atelier.evaluation.judging import suite_judge
+from atelier.evaluation.results import Evaluation
+from atelier.rewards.registry import reachable_judges
 from atelier.tracking.events import read_json_lines
 from atelier.tracking.run_directory import RunDirectory
 
-METRICS = ("similarity", "exact", "gold")
 
-
-def baseline(root: Path, recipe: str, overrides: list[str]) -> dict[str, float]:
+def baseline(root: Path, recipe: str, overrides: list[str], device: str) -> dict[str, float]:
     """Scores of the untrained policy on the same prompts and noise."""
-    from atelier.evaluation.requests import evaluation_key
-    from atelier.policies.sd3.policy import SD3Policy
+    from atelier.evaluation.requests import image_requests
+    from atelier.policies.registry import load_policy
 
     run, config = prepared(root, recipe, overrides, 99), resolve(recipe, overrides)
-    policy = SD3Policy.load(
-        config.policy, config.rollout, config.evaluation, config.train.seed, "cpu"
-    )
+    policy = load_policy(config, device)
     prompts = read_prompts(run.data / "heldout.parquet")[: config.evaluation.periodic_prompts]
+    requests = image_requests(prompts, config.evaluation)
     images = policy.generate(
         policy.module,
-        prompts,
-        [evaluation_key(config.evaluation.seed, prompt) for prompt in prompts],
+        [one.prompt for one in requests],
+        [one.key(config.evaluation.seed) for one in requests],
     )
-    evaluation = ocr.evaluate(images, prompts, config.evaluation)
-    return {name: evaluation.mean(name) for name in METRICS}
+    with suite_judge(config, reachable_judges(config.judges, {}, _asked(config))) as judge:
+        return _means(evaluate(images, prompts, config.evaluation, judge))
+
+
+def _means(evaluation: Evaluation) -> dict[str, float]:
+    """Every metric of the suite, with the ends of its interval."""
+    found = {}
+    for name, one in evaluation.summary["metrics"].items():
+        found |= {name: one["mean"], f"{name}/low": one["low"], f"{name}/high": one["high"]}
+    return found
+
+
+def _asked(config: RunConfig) -> list[str]:
+    return [] if config.evaluation.judge is None else [config.evaluation.judge]
 
 
 def prepared(root: Path, recipe: str, overrides: list[str], number: int) -> RunDirectory:
@@ -65,16 +78,16 @@ def score(run: RunDirectory, folder: Path) -> dict[str, float]:
     """One point of a curve, scored in a process of its own: reading takes longer than training."""
     config = load_stage_config(run.config("train"))
     prompts = read_prompts(run.data / "heldout.parquet")[: config.evaluation.periodic_prompts]
-    evaluation = ocr.score_folder(folder, prompts, config.evaluation)
-    step = int(folder.name.removeprefix("step-"))
-    return {"step": step, **{name: evaluation.mean(name) for name in METRICS}}
+    with suite_judge(config, reachable_judges(config.judges, {}, _asked(config))) as judge:
+        evaluation = score_folder(folder, prompts, config.evaluation, judge)
+    return {"step": int(folder.name.removeprefix("step-")), **_means(evaluation)}
 
 
 def seconds_to(
-    target: float, curve: list[dict[str, float]], rows: list[dict[str, Any]]
+    metric: str, target: float, curve: list[dict[str, float]], rows: list[dict[str, Any]]
 ) -> float | None:
     """Seconds of training up to the first point of the curve at or above `target`."""
-    reached = [int(point["step"]) for point in curve if point["similarity"] >= target]
+    reached = [int(point["step"]) for point in curve if point[metric] >= target]
     if not reached:
         return None
     return round(sum(row["time/step"] for row in rows[: reached[0]]), 1)
@@ -88,10 +101,10 @@ def split_variant(variant: str, recipe: str) -> tuple[str, list[str]]:
 
 
 def run_variant(
-    root: Path, recipe: str, overrides: list[str], number: int, gpus: int, target: float
+    root: Path, recipe: str, overrides: list[str], number: int, options: argparse.Namespace
 ) -> dict[str, Any]:
     """Train and score one variant; variants take turns on the GPUs."""
-    visible = {"CUDA_VISIBLE_DEVICES": str(number % gpus)} if gpus else {}
+    visible = {"CUDA_VISIBLE_DEVICES": str(number % options.gpus)} if options.gpus else {}
     run = prepared(root, recipe, overrides, number)
     config = resolve(recipe, overrides)
     trainer = ["-m", "atelier.training"]
@@ -108,8 +121,8 @@ def run_variant(
             env={**os.environ, "HF_HUB_OFFLINE": "1", **visible},
         ).returncode
     seconds = time.monotonic() - started
-    folders = sorted((run.train / "evaluation" / "ocr").glob("step-*"))
-    with ProcessPoolExecutor(mp_context=get_context("spawn")) as scorers:
+    folders = sorted((run.train / "evaluation" / config.evaluation.suite).glob("step-*"))
+    with ProcessPoolExecutor(options.scorers, mp_context=get_context("spawn")) as scorers:
         curve = list(scorers.map(score, [run] * len(folders), folders))
     rows = [row for _, row in read_json_lines(run.metrics)]
     images = config.train.prompts_per_step * config.rollout.group_size
@@ -119,7 +132,7 @@ def run_variant(
         "images_per_second": round(images * len(rows) / sum(row["time/step"] for row in rows), 2)
         if rows
         else None,
-        "seconds_to_target": seconds_to(target, curve, rows),
+        "seconds_to_target": seconds_to(options.metric[0], options.target, curve, rows),
         "exit_code": code,
         "seconds": round(seconds, 1),
         "curve": curve,
@@ -136,21 +149,25 @@ def main() -> None:
     parser.add_argument("--variant", action="append", default=[])
     parser.add_argument("--parallel", type=int, default=1)
     parser.add_argument("--baseline", action="store_true", help="score the base first")
-    parser.add_argument("--target", type=float, default=0.85, help="similarity to time")
+    parser.add_argument("--metric", nargs="+", default=["similarity", "exact", "gold"])
+    parser.add_argument("--target", type=float, default=0.85, help="of the first metric, to time")
+    parser.add_argument("--scorers", type=int, default=4, help="processes a variant is scored in")
     parser.add_argument("--gpus", type=int, default=0, help="GPUs to spread the variants over")
     arguments = parser.parse_args()
     shutil.rmtree(arguments.out, ignore_errors=True)
     arguments.out.mkdir(parents=True)
     variants = arguments.variant or [""]
     if arguments.baseline:
-        before = baseline(arguments.out, arguments.recipe, arguments.common)
-        sys.stdout.write(f"baseline {before}\n")
+        device = "cuda" if arguments.gpus else "cpu"
+        before = baseline(arguments.out, arguments.recipe, arguments.common, device)
+        (arguments.out / "baseline.json").write_text(json.dumps(before, indent=1))
+        sys.stdout.write(f"baseline {_shown(before, arguments.metric)}\n")
     with ThreadPoolExecutor(arguments.parallel) as pool:
         jobs = {}
         for number, variant in enumerate(variants):
             recipe, overrides = split_variant(variant, arguments.recipe)
-            own = (recipe, [*arguments.common, *overrides], number, arguments.gpus)
-            job = pool.submit(run_variant, arguments.out, *own, arguments.target)
+            own = (recipe, [*arguments.common, *overrides], number, arguments)
+            job = pool.submit(run_variant, arguments.out, *own)
             jobs[job] = variant
         results = []
         for job in as_completed(jobs):
@@ -158,9 +175,7 @@ def main() -> None:
             results.append(result)
             (arguments.out / "curves.json").write_text(json.dumps(results, indent=1))
             points = "  ".join(
-                f"{point['step']}:{point['similarity']:.3f}/{point['exact']:.2f}"
-                f"/{point['gold']:.2f}"
-                for point in result["curve"]
+                f"{point['step']}:{_shown(point, arguments.metric)}" for point in result["curve"]
             )
             line = (
                 f"{jobs[job] or '(recipe)'}  exit {result['exit_code']}  {result['seconds']} s  "
@@ -168,6 +183,10 @@ def main() -> None:
             )
             sys.stdout.write(f"{line}  {points} {result['log_tail']}\n")
             sys.stdout.flush()
+
+
+def _shown(point: dict[str, float], metrics: list[str]) -> str:
+    return "/".join(f"{point[name]:.3f}" for name in metrics)
 
 
 if __name__ == "__main__":

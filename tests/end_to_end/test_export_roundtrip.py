@@ -23,14 +23,14 @@ from atelier.config.schema import (
 )
 from atelier.data.prompts import Prompt, write_prompts
 from atelier.errors import CheckpointError, ConfigError
-from atelier.export.base import BasePipeline, open_base
 from atelier.export.card import Provenance
 from atelier.export.formats import ExportReport, ExportRequest, export_formats
 from atelier.export.manifest import MANIFEST, write_manifest
 from atelier.export.record import read_record
-from atelier.export.reference import Reference, load_reference
 from atelier.export.reload import Exported, Outcome, judge, reload_all
 from atelier.export.run import export_run
+from atelier.export.sd3.base import BasePipeline, open_base
+from atelier.export.sd3.reference import ImageReference, load_reference
 from atelier.export.summary import summarize
 from atelier.export.verify import verify
 from atelier.policies.sd3.policy import SD3Policy
@@ -94,7 +94,7 @@ def request_for(
         tensors={name: value.detach().clone() for name, value in policy.trainable().items()},
         lora=LORA if trainable == "lora" else None,
         config=config,
-        reference=Reference(
+        reference=ImageReference(
             latents=latents,
             images=policy.generate_from(policy.module, PROMPTS, latents),
             base_images=before,
@@ -280,7 +280,7 @@ def test_other_images_are_caught_where_the_weights_are_right(
     record = read_record(merged)
     images = load_reference(merged / "verification" / "reference.safetensors").images.copy()
     images[0, 0, 0, 0] ^= 0x08
-    outcome = Outcome(None, record.weights.tensors, record.weights.digest, (), images)
+    outcome = Outcome(None, record.weights.tensors, record.weights.digest, (), {"images": images})
     with pytest.raises(CheckpointError, match="8/255"):
         judge(Exported(merged, record), outcome)
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-import time
-from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -12,8 +10,9 @@ import torch
 from safetensors.torch import load_file
 
 from atelier.tracking.run_directory import RunDirectory
-from atelier.training.checkpoint import Checkpoint, latest_checkpoint, load_checkpoint
-from tests.support.runs import make_run, metrics, start, train, untrained_pipeline
+from atelier.training.checkpoint import load_checkpoint
+from tests.support.finished_runs import assert_equal, final, kill_after_a_step, largest, samples
+from tests.support.runs import make_run, metrics, train, untrained_pipeline
 
 DEEPSPEED = "launch.engine=deepspeed"
 FLOAT16 = ("policy.dtype=float16", "policy.base_dtype=float16", "rollout.old_log_prob=recompute")
@@ -30,36 +29,6 @@ AHEAD = ("train.one_step_off=true", "train.in_flight=store")
 # Below epsilon AdamW's update is proportional to the gradient. With the default of 1e-8 it is a
 # sign: where a gradient is nearly zero, rounding (the order of a sum over ranks) decides it.
 PROPORTIONAL = "train.adam_epsilon=1e-3"
-
-
-def final(run) -> Checkpoint:
-    folder = latest_checkpoint(run.checkpoints)
-    assert folder is not None
-    return load_checkpoint(folder)
-
-
-def samples(run: RunDirectory) -> dict[str, bytes]:
-    """The best and worst images of the last step, as they are on disk."""
-    return {path.name: path.read_bytes() for path in run.step_samples(3).iterdir()}
-
-
-def largest(tensors: Iterable[torch.Tensor]) -> float:
-    return max(tensor.abs().max().item() for tensor in tensors)
-
-
-def assert_equal(first: Checkpoint, second: Checkpoint) -> None:
-    # Offsets count bytes of timings and of the events of a second life.
-    for counter in ("step", "updates", "digest"):
-        assert getattr(first.state, counter) == getattr(second.state, counter)
-    assert first.optimizer.updates == second.optimizer.updates
-    assert first.optimizer.scaler == second.optimizer.scaler
-    for kind in ("weights", "ema", "rng", "behaviour"):
-        ours, theirs = getattr(first, kind) or {}, getattr(second, kind) or {}
-        assert ours.keys() == theirs.keys()
-        assert all(torch.equal(value, theirs[name]) for name, value in ours.items()), kind
-    for name, moments in first.optimizer.moments.items():
-        for kind, value in moments.items():
-            assert torch.equal(value, second.optimizer.moments[name][kind]), (name, kind)
 
 
 SETTINGS = {
@@ -150,16 +119,3 @@ def test_checkpoints_are_engine_neutral(undisturbed) -> None:
     for name, moments in plain.moments.items():
         for kind, value in moments.items():
             assert torch.allclose(value, saved.moments[name][kind], atol=1e-6, rtol=1e-3)
-
-
-def kill_after_a_step(run, processes: int) -> None:
-    """SIGKILL all ranks once a first step is on disk, before the last is."""
-    ranks = start(run, processes)
-    deadline = time.monotonic() + 120
-    while latest_checkpoint(run.checkpoints) is None:
-        assert ranks.are_running, ranks.output[-5000:]
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-    ranks.kill()
-    reached = load_checkpoint(latest_checkpoint(run.checkpoints)).state.step
-    assert reached < 3, "killed too late to show anything"

@@ -14,9 +14,11 @@ from typing import Any
 
 from atelier.config.resolve import resolve, write_stage_configs
 from atelier.config.schema import RunConfig
+from atelier.data.prepare import prepare
 from atelier.data.prompts import Prompt, write_prompts
 from atelier.policies.sd3.tiny import TinySD3Sizes, build_pipeline
 from atelier.tracking.run_directory import RunDirectory
+from tests.support import random_janus
 from tests.support.metric_rows import results
 from tests.support.ranks import Ranks
 
@@ -68,6 +70,53 @@ def make_run(folder: Path, overrides: Sequence[str] = ()) -> RunDirectory:
     ]
     write_prompts(run.data / "train.parquet", prompts)
     write_prompts(run.data / "heldout.parquet", prompts)
+    return run
+
+
+JANUS = (
+    "rewards.yes_no=null",
+    "rewards.edit_yes_no=null",
+    "rewards.custom.grey={function: 'tests.support.grey:greyness', weight: 1.0}",
+    "policy.dtype=float32",
+    "policy.gradient_checkpointing=false",
+    "data.train_prompts=12",
+    "data.heldout_prompts=4",
+    "rollout.introspection.answer_tokens=10",
+    "rollout.group_size=8",
+    "rollout.micro_batch_size=8",
+    "train.prompts_per_step=4",
+    "train.updates_per_step=2",
+    "train.steps=3",
+    "train.schedule={warm_up_updates: 1, convert_updates: 3}",
+    "train.learning_rate=1e-3",
+    "train.schedule.convert_rate=5e-4",
+    "train.checkpoint_every=1",
+    "train.evaluate_every=0",
+    "evaluation.prompts=4",
+    "evaluation.periodic_prompts=2",
+    "launch={device: cpu, processes: 1, threads: 1, engine: ddp}",
+)
+
+
+@functools.cache
+def random_janus_model() -> Path:
+    """Directory of a tiny Janus whose weights are random."""
+    place = tempfile.mkdtemp(prefix="atelier-test-")
+    atexit.register(shutil.rmtree, place, ignore_errors=True)
+    folder = Path(place) / "janus"
+    sizes = random_janus.Sizes(patch=4)
+    random_janus.build_model(sizes).save_pretrained(folder)
+    random_janus.build_processor(sizes).save_pretrained(folder)
+    return folder
+
+
+def make_janus_run(folder: Path, recipe: str, overrides: Sequence[str] = ()) -> RunDirectory:
+    """The same of a recipe of the Janus family, with prompts as the recipe makes them."""
+    run = RunDirectory(folder)
+    settings = [f"policy.path={random_janus_model()}", *JANUS, *overrides]
+    config: RunConfig = resolve(recipe=recipe, overrides=settings)
+    write_stage_configs(config, run)
+    prepare(config.data, run.data)
     return run
 
 

@@ -11,14 +11,19 @@ import torch
 from click.testing import CliRunner
 
 from atelier.cli.application import application
-from atelier.config.known_models import KNOWN, known_facts
-from atelier.config.memory import estimate
+from atelier.config.facts.janus import IMAGE_TOKENIZER, VISION, JanusFacts
+from atelier.config.facts.known_janus import CONVERTED, MODELS, own_tensors
+from atelier.config.facts.known_sd3 import PIPELINES
+from atelier.config.facts.read import known_facts
+from atelier.config.memory.estimate import estimate
 from atelier.config.memory_advice import GIBIBYTE, fitting
 from atelier.config.plan import plan
 from atelier.config.resolve import resolve
 from atelier.config.schema import RunConfig
 from atelier.errors import PlanError
-from benchmarks.memory import Shape, build_transformer, build_vae
+from atelier.policies.janus.tiny import build_tokenizer
+from benchmarks.janus_shape import JANUS_SHAPES, build_janus
+from benchmarks.sd3_shape import Shape, build_transformer, build_vae
 
 MEDIUM = "stabilityai/stable-diffusion-3.5-medium"
 ONE_GPU = "sd35m/flow-grpo-fast-1gpu"
@@ -31,7 +36,7 @@ def configured(*overrides: str, recipe: str = ONE_GPU) -> RunConfig:
 def test_the_sizes_are_those_of_the_classes() -> None:
     with torch.device("meta"):
         transformer, vae = build_transformer(Shape()), build_vae(Shape())
-    known = KNOWN[MEDIUM]
+    known = PIPELINES[MEDIUM]
     stored = transformer.state_dict().values()
     assert known.parameters == sum(tensor.numel() for tensor in stored)
     assert known.vae_parameters == sum(tensor.numel() for tensor in vae.parameters())
@@ -41,6 +46,68 @@ def test_the_sizes_are_those_of_the_classes() -> None:
         if isinstance(module, torch.nn.Linear)
     )
     assert {(name, shape): blocks for name, shape, blocks in known.linear} == dict(linear)
+
+
+@pytest.mark.parametrize(
+    ("hub_id", "shape"),
+    [("deepseek-community/Janus-Pro-1B", "1b"), ("deepseek-community/Janus-Pro-7B", "7b")],
+)
+def test_the_sizes_of_janus_are_those_of_the_class(hub_id: str, shape: str) -> None:
+    with torch.device("meta"):
+        model = build_janus(JANUS_SHAPES[shape], build_tokenizer())
+    tensors = {name: tuple(value.shape) for name, value in model.state_dict().items()}
+    frozen = {name for name in tensors if name.startswith((*VISION, IMAGE_TOKENIZER))}
+    own = {name: one.shape for name, one in own_tensors(MODELS[hub_id]).items()}
+    assert own == {name: tensor for name, tensor in tensors.items() if name not in frozen}
+    facts = known_facts(configured(f"policy.path={hub_id}", recipe="janus-pro-1b/grpo"))
+    assert isinstance(facts, JanusFacts)
+    seeing = [name for name in frozen if name.startswith(VISION)]
+    assert facts.images.vision_parameters == sum(math.prod(tensors[name]) for name in seeing)
+    decoding = frozen.difference(seeing)
+    assert facts.images.tokenizer_parameters == sum(math.prod(tensors[name]) for name in decoding)
+    assert (facts.images.tokens, facts.images.pixels) == (576, 384 * 384)
+    assert facts.images.channels == model.model.vqmodel.decoder.conv_out.in_channels
+
+
+def test_janus_in_its_original_layout_is_refused_with_its_twin() -> None:
+    assert set(CONVERTED.values()) == set(MODELS)
+    for original, converted in CONVERTED.items():
+        settings = configured(f"policy.path={original}", recipe="janus-pro-1b/grpo")
+        with pytest.raises(PlanError, match=rf"policy\.path: {original}: is in .* use {converted}"):
+            plan(settings)
+
+
+def test_the_plan_of_janus_in_words() -> None:
+    def said(*words: str) -> str:
+        arguments = ["plan", "--params", os.devnull, *words]
+        return CliRunner().invoke(application, arguments).output
+
+    drawn = said("--recipe", "janus-pro-1b/grpo")
+    assert re.search(r"trained actions +576  of each image: its tokens", drawn)
+    assert "token steps, rollout" in drawn
+    assert "over one row with all its tokens" in drawn
+    assert "sizes of the published model; not on this machine" in drawn
+    assert "prompts  " not in drawn.partition("memory a process")[2], "no text encoders"
+    judged = said("--recipe", "janus-pro-1b/introspective-v1")
+    assert re.search(r"samples a step +64  x 8 samples a prompt", judged)
+    assert re.search(r"images a sample +2  at most", judged)
+    assert re.search(r"trained actions +1,232  of each sample: tokens of images, and of", judged)
+
+
+def test_a_janus_that_nobody_knows_is_taken_for_a_published_one() -> None:
+    settings = configured("policy.path=organisation/model", recipe="janus-pro-1b/grpo")
+    made = plan(settings)
+    assert made.trained_actions == 576
+    (warning,) = [text for text in made.warnings if text.startswith("policy.path")]
+    assert "memory unknown, and 576 tokens an image assumed" in warning
+
+
+def test_what_makes_janus_fit() -> None:
+    lines = fitting(configured(recipe="janus-pro-1b/pair-grpo"), 30)
+    assert lines[0].startswith("does not fit 30 GiB")
+    assert not [line for line in lines if "policy.vae" in line or "policy.text" in line]
+    lora = configured("policy.trainable=lora", recipe="janus-pro-1b/pair-grpo")
+    assert any("policy.base_dtype=bfloat16" in line for line in fitting(lora, 16))
 
 
 def test_the_adapter_follows_the_configuration() -> None:

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from atelier.config.memory import Memory, estimate
-from atelier.config.model_facts import ModelFacts, read_model_facts
+from atelier.config.facts.read import read_model_facts
+from atelier.config.facts.sd3 import SD3Facts
+from atelier.config.memory.estimate import Memory, estimate
 from atelier.config.plan import Plan, plan
 from atelier.config.recipes import recipe_names, recipes_directory
 from atelier.config.resolve import resolve
@@ -80,7 +81,7 @@ def test_every_number_of_the_demo() -> None:
         "evaluation.prompts=256",
         "evaluation.periodic_prompts=64",
     )
-    assert found.images_per_step == 12 * 16
+    assert found.samples_per_step == 12 * 16
     assert found.micro_batches == 12
     assert found.accumulation == 6
     assert found.updates == 120
@@ -106,7 +107,8 @@ def test_groups_sampled_again_and_probabilities_recomputed_are_counted() -> None
     assert again.rollout_passes == 3 * plain.rollout_passes
     assert again.images == plain.images
     recomputed = planned("rollout.old_log_prob=recompute")
-    assert recomputed.rollout_passes == plain.rollout_passes + plain.images * plain.trained_actions
+    assert recomputed.rollout_passes == plain.rollout_passes
+    assert recomputed.replay_passes == 2 * plain.replay_passes
 
 
 def test_the_full_window_leaves_the_last_step_out() -> None:
@@ -329,7 +331,7 @@ def test_memory_is_read_from_the_files_of_the_model(model: Path) -> None:
 
     facts = read_model_facts(config)
 
-    assert facts is not None
+    assert isinstance(facts, SD3Facts)
     assert facts.parameters == 100 + 10 + 40
     assert facts.adapter_parameters == 3 * (10 + 10)
     assert facts.frozen_bytes == 7 * 2 + 5 * 4
@@ -343,16 +345,16 @@ def test_memory_is_read_from_the_files_of_the_model(model: Path) -> None:
 
 def test_the_size_of_the_images_counts(model: Path) -> None:
     facts = read_model_facts(configured(f"policy.path={model}", "policy.resolution=64"))
-    assert facts is not None
+    assert isinstance(facts, SD3Facts)
     assert (facts.latent_values, facts.image_tokens, facts.pixels) == (4 * 16 * 16, 64, 64 * 64)
     with pytest.raises(PlanError, match=r"policy\.resolution: 36 pixels; .* a multiple of 8"):
         plan(configured(f"policy.path={model}", "policy.resolution=36"))
 
 
-def memory_of(model: Path, *overrides: str, ranks: int = 1) -> tuple[Memory, ModelFacts]:
+def memory_of(model: Path, *overrides: str, ranks: int = 1) -> tuple[Memory, SD3Facts]:
     config = configured(f"policy.path={model}", *overrides)
     facts = read_model_facts(config)
-    assert facts is not None
+    assert isinstance(facts, SD3Facts)
     return estimate(config, facts, images=10, actions=2, ranks=ranks), facts
 
 
@@ -414,7 +416,7 @@ def test_recomputed_activations_and_sliced_decoding_need_less(model: Path) -> No
 
 
 # SD3.5-Medium at 512x512 with 205 text tokens, as spec performance measured it.
-SD35M = ModelFacts(
+SD35M = SD3Facts(
     parameters=2_243_000_000,
     adapter_parameters=18_780_000,
     text_parameters=5_500_000_000,

@@ -1,4 +1,4 @@
-"""What people bring along: names of MM-GRPO, and `~` for their home directory."""
+"""What people bring along: names of other systems, and `~` for their home directory."""
 
 import os
 from pathlib import Path
@@ -9,9 +9,8 @@ from click.testing import CliRunner
 from atelier.cli.application import application
 from atelier.config.paths import from_root
 from atelier.config.resolve import resolve
+from atelier.config.theirs import JANUS_PAGE, MM_GRPO_PAGE
 from atelier.errors import ConfigError
-
-PAGE = "docs/coming-from-mm-grpo.md"
 
 
 def refused(override: str) -> str:
@@ -31,7 +30,7 @@ def refused(override: str) -> str:
     ],
 )
 def test_their_keys_are_led_to_the_page(override: str) -> None:
-    assert f"{PAGE} says what it is here" in refused(override)
+    assert f"{MM_GRPO_PAGE} says what it is here" in refused(override)
 
 
 @pytest.mark.parametrize(
@@ -43,12 +42,46 @@ def test_their_keys_are_led_to_the_page(override: str) -> None:
     ],
 )
 def test_their_values_are_told_ours(override: str, ours: str) -> None:
-    assert f"; did you mean {ours}? ({PAGE})" in refused(override)
+    assert f"; did you mean {ours}? ({MM_GRPO_PAGE})" in refused(override)
+
+
+@pytest.mark.parametrize(
+    ("override", "ours"),
+    [
+        ("num_generations=8", "rollout.group_size"),
+        ("train.num_generations=8", "rollout.group_size"),
+        ("set_epsilon=true", "algorithm.clip_range"),
+        ("internvl_tp=26b", "judges.internvl.model and judges.internvl.placement"),
+        ("guidance_scale=5.0", "rollout.guidance_scale"),
+        ("paired_data_path=pairs.json", "data.path and data.source"),
+        ("algorithm.name=pair_grpo", "grpo with algorithm.advantage_over: pair"),
+    ],
+)
+def test_names_of_focusdiff_and_janus_pro_r1_are_told_ours(override: str, ours: str) -> None:
+    assert f"; did you mean {ours}? ({JANUS_PAGE})" in refused(override)
+
+
+def test_a_key_of_theirs_without_a_counterpart_is_told_so() -> None:
+    for override in ("use_vllm=false", "train.reverse=true", "rollout.addselft2i=true"):
+        assert f"no counterpart: {JANUS_PAGE} says why" in refused(override)
+
+
+def test_their_whole_recipe_is_answered_line_by_line(tmp_path: Path) -> None:
+    recipe = tmp_path / "params.yaml"
+    recipe.write_text("num_generations: 7\nuse_vllm: false\nreport_to:\n- none\n")
+    with pytest.raises(ConfigError) as caught:
+        resolve("janus-pro-7b/grpo", [], recipe)
+    _, *lines = str(caught.value).splitlines()
+    assert len(lines) == 3
+    for number, line in enumerate(lines, start=1):
+        assert f"params.yaml:{number}: " in line
+        assert JANUS_PAGE in line
 
 
 def test_other_mistakes_are_not_theirs() -> None:
-    for override in ("rollout.dynamics=sdd", "rollout.groupsize=3", "data.pat=x", "train.n=1"):
-        assert PAGE not in refused(override)
+    mistakes = ("rollout.dynamics=sdd", "rollout.groupsize=3", "data.pat=x", "train.n=1")
+    for override in (*mistakes, "train.beta=0.1", "data.seeds=1", "judges.x.model_path=y"):
+        assert "coming-from" not in refused(override)
 
 
 def test_the_home_directory_is_meant_by_its_sign(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,9 +1,10 @@
-"""URLs of reward services: what validation takes, the HTTP client takes."""
+"""URLs of services: what validation takes, the HTTP clients of rewards and of judges take."""
 
 import socket
 
 import httpx
 import pytest
+import yarl
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -59,10 +60,13 @@ def test_what_is_no_address_is_refused_with_its_key(url):
 
 
 @given(st.text("ab.:[]%@/-_09x \n☃\x00", max_size=20) | st.text(max_size=20))
-def test_what_is_taken_the_client_can_ask(rest):
+def test_what_is_taken_the_clients_can_ask(rest):
     url = f"http://{rest}"
     if service_url_problem(url) is None:
         found = httpx.URL(url + "/score")
         assert found.host
         found.raw_host.decode().encode("idna")  # as the look-up of the name does
         assert found.port is None or socket.htons(found.port)
+        by_aiohttp = yarl.URL(url + "/score")
+        assert by_aiohttp.raw_host.encode("idna")
+        assert socket.htons(by_aiohttp.port)

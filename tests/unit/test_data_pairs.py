@@ -3,7 +3,6 @@
 import json
 from collections import Counter
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -36,11 +35,6 @@ def _tables(folder):
     return [read_prompts(folder / f"{name}.parquet") for name in ("train", "heldout")]
 
 
-def _plain(config, **changes):
-    """The fields `prepare` needs, without the schema."""
-    return SimpleNamespace(**{**config.model_dump(), **changes})
-
-
 # Scenes ------------------------------------------------------------------------------------------
 
 
@@ -69,6 +63,15 @@ def test_scene_pairs_differ_in_one_thing_and_stay_in_one_split(tmp_path, kind):
             pictures = [np.asarray(ground_truth_image(one)) for one in (first, second)]
             assert gold.check(pictures[0], scenes[0]).score == 1
             assert gold.check(pictures[1], scenes[0]).score < 1
+
+
+@pytest.mark.parametrize(("wanted", "share", "pairs"), [(61, 1.0, 30), (1, 1.0, 0), (63, 0.5, 16)])
+def test_odd_numbers_are_honoured(tmp_path, wanted, share, pairs):
+    config = _config(scene_kind="shapes", scene_pairs=share, train_prompts=wanted)
+    assert prepare(config, tmp_path)["train"] | {"digest": ""} == {
+        **{"prompts": wanted, "pairs": pairs, "different_texts": wanted},
+        **{"datasets": 1, "digest": ""},
+    }
 
 
 def test_held_out_pairs_differ_in_what_training_pairs_do(tmp_path):

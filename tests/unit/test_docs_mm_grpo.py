@@ -6,29 +6,20 @@ from pathlib import Path
 
 import pytest
 
-from atelier.config.keys import known_keys
-from atelier.config.paths import repository_root
 from atelier.config.resolve import resolve
-from atelier.config.schema import RunConfig
+from tests.support.coming_from import ours_in, require_answers, require_links, rows, unknown
 
 GUIDE = Path(__file__).resolve().parents[3] / "shared" / "seeds" / "mm-grpo.md"
-# Keys that the page names before the schema has them; to be emptied.
-PENDING: set[str] = set()
+PAGE = "docs/coming-from-mm-grpo.md"
 
 needs_guide = pytest.mark.skipif(
     not GUIDE.is_file(), reason="MM-GRPO's guide is not beside this checkout"
 )
 
 
-def rows() -> list[list[str]]:
-    """The cells of every row of the page's tables."""
-    page = repository_root() / "docs" / "coming-from-mm-grpo.md"
-    lines = page.read_text(encoding="utf-8").splitlines()
-    return [
-        [cell.strip() for cell in line.strip("|").split("|")]
-        for line in lines
-        if line.startswith("| `")
-    ]
+def their_keys() -> set[str]:
+    """The first cells of the page's tables."""
+    return {cells[0].strip("`") for cells in rows(PAGE)}
 
 
 def commands() -> list[dict[str, str]]:
@@ -43,7 +34,7 @@ def commands() -> list[dict[str, str]]:
 
 @needs_guide
 def test_every_key_of_the_guide_is_in_the_table() -> None:
-    named = {cells[0].strip("`") for cells in rows()}
+    named = their_keys()
     assert len(commands()) == 2
     for command in commands():
         assert len(command) > 30
@@ -55,28 +46,18 @@ def test_every_reward_of_the_guide_is_in_the_table() -> None:
     section = GUIDE.read_text(encoding="utf-8").partition("Supported rewards:")[2]
     rewards = re.findall(r'^- "([\w-]+)"', section, re.MULTILINE)
     assert len(rewards) == 3
-    assert set(rewards) <= {cells[0].strip("`") for cells in rows()}
+    assert set(rewards) <= their_keys()
 
 
 def test_every_key_of_ours_exists() -> None:
-    sections = "|".join(RunConfig.model_fields)
-    ours = {
-        key
-        for cells in rows()
-        for cell in cells[1:]
-        for key in re.findall(rf"`((?:{sections})\.[a-z_.]+)", cell)
-    }
-    assert len(ours) > 30
-    assert ours - known_keys() <= PENDING
+    ours = ours_in(cell for cells in rows(PAGE) for cell in cells[1:])
+    assert len(set(ours)) > 30
+    assert not unknown(ours)
 
 
 def test_no_row_is_without_an_answer() -> None:
-    for cells in rows():
-        assert len(cells) in (2, 3), cells
-        assert cells[1], cells
-        if cells[1] == "none":
-            assert len(cells) == 3, cells
-            assert cells[2], f"{cells[0]}: none, and no word on why"
+    require_answers(rows(PAGE))
+    require_links(PAGE)
 
 
 @needs_guide

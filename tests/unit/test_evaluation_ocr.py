@@ -12,13 +12,13 @@ from atelier.data.prompts import Prompt
 from atelier.data.render import render
 from atelier.data.scenes import Scene, Word, prompt, to_dict
 from atelier.errors import DataError
+from atelier.evaluation.evaluate import evaluate, score_folder
 from atelier.evaluation.files import (
     read_evaluation,
     read_images,
     write_evaluation,
     write_images,
 )
-from atelier.evaluation.ocr import evaluate, score_folder
 from atelier.evaluation.requests import image_requests
 from atelier.evaluation.results import Evaluation, compare, summarize
 
@@ -100,7 +100,10 @@ def test_a_missing_score_is_counted_and_never_zero(perfect):
 
 
 def test_a_metric_nobody_has_is_left_out():
-    rows = [{"similarity": None, "gold": 0.5}, {"similarity": None, "gold": None}]
+    rows = [
+        {"prompt_id": 0, "similarity": None, "gold": 0.5},
+        {"prompt_id": 1, "similarity": None, "gold": None},
+    ]
     found = summarize(rows, ("similarity", "gold"), samples=10)
     assert set(found) == {"gold"}
     assert found["gold"]["n"] == 1

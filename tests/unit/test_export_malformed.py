@@ -10,9 +10,8 @@ from safetensors.torch import save_file
 
 from atelier.errors import CheckpointError, ConfigError
 from atelier.export.record import read_record
-from atelier.export.verify import check_adapter_file, verify
-
-WEIGHTS = "pytorch_lora_weights.safetensors"
+from atelier.export.sd3.adapter import LORA_WEIGHTS, check_adapter
+from atelier.export.verify import verify
 
 
 @pytest.mark.parametrize(
@@ -20,10 +19,10 @@ WEIGHTS = "pytorch_lora_weights.safetensors"
 )
 def test_adapter_metadata(tmp_path: Path, metadata: str) -> None:
     tensors = {"transformer.a.lora_A.weight": torch.zeros(1)}
-    save_file(tensors, tmp_path / WEIGHTS, metadata={"lora_adapter_metadata": metadata})
+    save_file(tensors, tmp_path / LORA_WEIGHTS, metadata={"lora_adapter_metadata": metadata})
     record = SimpleNamespace(weights=SimpleNamespace(tensors=1, scaling=[2.0]))
     with pytest.raises(CheckpointError, match=r"pytorch_lora_weights\.safetensors: metadata"):
-        check_adapter_file(tmp_path, record)
+        check_adapter(tmp_path, record)
 
 
 @pytest.mark.parametrize("change", [{"base": 5}, {"format": "zip"}, {"weights": None}])

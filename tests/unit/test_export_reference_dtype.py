@@ -10,7 +10,7 @@ import torch
 
 from atelier.config.resolve import resolve
 from atelier.data.prompts import Prompt
-from atelier.export.run import make_reference
+from atelier.export.sd3.reference import make_reference
 from atelier.policies.sd3.policy import SD3Policy
 from tests.support.runs import SETTINGS, untrained_pipeline
 
@@ -33,6 +33,6 @@ def test_the_reference_is_computed_in_float32() -> None:
         tensors = {name: torch.full_like(one, 0.05) for name, one in policy.trainable().items()}
         reference = make_reference(config, tensors, [Prompt(0, 0, "a", {})], "cpu")
         assert reference.images.shape == (1, 32, 32, 3)
-        assert reference.effect.max > 0
+        assert reference.effect.images.max > 0
         images.append(reference.images)
     assert np.array_equal(*images)

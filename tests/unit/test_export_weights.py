@@ -11,11 +11,11 @@ from safetensors.torch import load_file, save_file
 
 from atelier.config.schema import ExportConfig, LoraConfig
 from atelier.errors import CheckpointError, ConfigError
-from atelier.export.base import INDEX, WEIGHTS, BasePipeline, open_base
 from atelier.export.formats import require_survival
 from atelier.export.lora import lora_pairs, lora_update, require_update
 from atelier.export.merged import export_merged
 from atelier.export.record import WrittenWeights
+from atelier.export.sd3.base import INDEX, WEIGHTS, BasePipeline, open_base
 
 LORA = LoraConfig(rank=2, alpha=6, target_modules=["attn.to_q"])
 SHARDS = [f"diffusion_pytorch_model-0000{i}-of-00002.safetensors" for i in (1, 2)]

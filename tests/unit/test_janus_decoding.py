@@ -68,9 +68,8 @@ def situations(
     codes, features = random_codes(sizes, 6), random_features(sizes, 6)
     answers = [(talk._tokenizer("No because red")["input_ids"]), [8], [7, 9, 10]]
     redrawing = [talk.redrawing(*pair) for pair in zip(PROMPTS, answers, strict=True)]
-    # A third round: the second image follows, and is looked at.
-    slots = (-1,) * talk.image_tokens
-    third = [Context((*one.tokens, *slots, talk.end_image, 7, 8), one.prompt) for one in redrawing]
+    # The second image follows, and is looked at.
+    third = [talk.judging(*pair) for pair in zip(PROMPTS, answers, strict=True)]
     return {
         "drawing": ([talk.drawing(one) for one in PROMPTS], [[], [], []]),
         "editing": (
@@ -323,10 +322,25 @@ def test_other_executions_give_the_same_tokens(
     expected = Generation(module).images(rows, KEYS, sampler)
     # dynamo's own backend: a compiler would take a minute, and is not what is tested.
     other = Generation(module, execution, backend="eager")
-    for _ in range(2):  # a compiled decoder is used again
-        found = other.images(rows, KEYS, sampler)
-        torch.testing.assert_close(found.codes, expected.codes, atol=0, rtol=0)
-        torch.testing.assert_close(found.log_probs, expected.log_probs, **CLOSE)
+    # A compiled decoder is used again, and must not remember.
+    other.images(rows, (1, 2, 3), sampler)
+    found = other.images(rows, KEYS, sampler)
+    torch.testing.assert_close(found.codes, expected.codes, atol=0, rtol=0)
+    torch.testing.assert_close(found.log_probs, expected.log_probs, **CLOSE)
+
+
+@pytest.mark.parametrize("execution", ["eager", "dynamic"])
+def test_a_decoder_may_begin_anew(
+    module: JanusModule, talk: Conversation, execution: Execution
+) -> None:
+    rows = drawing(talk)
+    used = Decoder(module, "image", True, 40, execution)
+    used.begin(rows.at([2, 1]))
+    used.step(torch.tensor([3, 4]))
+    fresh = Decoder(module, "image", True, 40, execution)
+    for tokens in (None, torch.tensor([5, 6, 7]), torch.tensor([8, 9, 1])):
+        pair = [one.begin(rows) if tokens is None else one.step(tokens) for one in (used, fresh)]
+        assert torch.equal(*pair)
 
 
 def test_eager_attention_is_sdpa(sizes: Sizes, module: JanusModule, talk: Conversation) -> None:

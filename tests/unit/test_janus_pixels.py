@@ -125,6 +125,10 @@ def test_the_middle_of_a_wide_image_is_cut_out() -> None:
 
 def test_large_images_are_halved_by_averages_first() -> None:
     """Stripes a pixel wide are grey from afar; halved while the short side is twice the side."""
+    # And what is left of an image is coded as the image is.
+    picture = pixels(Sizes()).cropped(noise(260, 300))
+    assert picture.size == (64, 64)
+    assert torch.equal(to_pixels(picture, 64), to_pixels(noise(260, 300), 64))
     stripes = np.zeros((128, 128, 3), np.uint8)
     stripes[:, ::2] = 255
     halved = to_pixels(stripes, 64)
@@ -223,6 +227,30 @@ def test_images_of_a_row_fill_its_slots_in_order() -> None:
             torch.testing.assert_close(found[2 * half + 1, -17:-1], drawn[0])
     words = model.get_input_embeddings()(torch.tensor([1, 3, 4]))
     torch.testing.assert_close(module.embed(rows, False)[0, [0, 1, 18]], words)
+
+
+def test_some_of_the_rows_take_their_images_with_them() -> None:
+    slots = (IMAGE_SLOT,) * 4
+    contexts = [
+        Context((1, *slots, 3, *slots), (1, 1)),
+        Context((1, 5), (1, 2)),
+        Context((1, *slots), (1, 1)),
+    ]
+    codes = torch.arange(8).view(2, 4)
+    features = torch.arange(8.0).view(1, 4, 2)
+    images: list[list[Picture]] = [[Drawn(codes[0]), Seen(features[0])], [], [Drawn(codes[1])]]
+    rows = stack(contexts, images, pad=0)
+    found = rows.at([2, 0])
+    assert found.tokens.tolist() == [rows.tokens[2].tolist(), rows.tokens[0].tolist()]
+    assert found.mask.tolist() == [rows.mask[2].tolist(), rows.mask[0].tolist()]
+    assert found.codes is not None
+    assert found.codes.tolist() == codes.flip(0).tolist()
+    assert found.features is not None
+    assert found.features.tolist() == features.tolist()
+    without = rows.at([1])
+    assert without.codes is None
+    assert without.features is None
+    assert without.null_tokens[0, -2:].tolist() == [1, 0]
 
 
 def test_slots_and_images_have_to_match() -> None:

@@ -239,7 +239,7 @@ def free_port():
 
 def test_nobody_there_is_missing_with_the_address(free_port):
     with client(f"http://127.0.0.1:{free_port}", deadline=1.0) as scorer:
-        assert f":{free_port}: ConnectError" in reasons(scorer.score(BATCH))[0]
+        assert f":{free_port}: ClientConnectorError: [Errno 111]" in reasons(scorer.score(BATCH))[0]
 
 
 def test_an_empty_batch_asks_nobody(free_port):
@@ -291,7 +291,7 @@ def test_a_wrong_token_is_a_config_error():
 
 def test_no_service_is_an_outage_and_no_config_error(free_port):
     begun = time.monotonic()
-    with pytest.raises(Stopped, match=r"ConnectError.*Resume once"):
+    with pytest.raises(Stopped, match=r"ClientConnectorError.*Resume once"):
         preflight(f"http://127.0.0.1:{free_port}", deadline=1.0)
     assert time.monotonic() - begun < 5
 

@@ -6,7 +6,7 @@ import torch
 
 from atelier.config.schema import LoraConfig
 from atelier.policies.sd3.lora import add_adapter, peft_config
-from benchmarks.memory import Shape, build_transformer
+from benchmarks.sd3_shape import Shape, build_transformer
 
 
 def test_the_defaults_are_the_published_adapter_of_sd35_medium() -> None:

@@ -5,7 +5,17 @@ from __future__ import annotations
 import click
 
 from atelier import __version__
-from atelier.cli import configuration, judges, machine, platform, results, retention, rewards, runs
+from atelier.cli import (
+    configuration,
+    judges,
+    machine,
+    paircomp,
+    platform,
+    results,
+    retention,
+    rewards,
+    runs,
+)
 
 
 @click.group(
@@ -20,6 +30,17 @@ def application() -> None:
     """
 
 
-for _module in (configuration, runs, results, retention, rewards, judges, platform, machine):
+_MODULES = (
+    configuration,
+    runs,
+    results,
+    paircomp,
+    retention,
+    rewards,
+    judges,
+    platform,
+    machine,
+)
+for _module in _MODULES:
     for _verb in _module.VERBS:
         application.add_command(_verb)

@@ -37,4 +37,33 @@ def compare(names: tuple[str, ...], metric: str | None, out: Path | None) -> Non
     click.echo(f"{comparison.as_text()}\n\nPage:  {page}")
 
 
-VERBS = (compare,)
+@click.group()
+def export() -> None:
+    """Other layouts of an exported model."""
+
+
+@export.command()
+@click.argument("name", metavar="PATH")
+@click.argument("out", type=PATH)
+@click.option(
+    "--like",
+    type=PATH,
+    metavar="FOLDER",
+    help="The original model, such as deepseek-ai/Janus-Pro-7B: its configuration, tokenizer and "
+    "unused weights make OUT a whole model. Without it, weights alone are written.",
+)
+def original(name: str, out: Path, like: Path | None) -> None:
+    """Write a merged Janus in the layout of its original code.
+
+    PATH is a run (its directory or id), a merged export, or another Janus that transformers loads.
+    OUT is a new directory of safetensors, read back and compared before it is put in place.
+    """
+    from atelier.export.janus.original import write_original
+    from atelier.stages.find_run import find_path
+
+    if not name:
+        raise click.UsageError("PATH is empty; name a run or an exported directory")
+    click.echo(write_original(find_path(name), out, like).describe())
+
+
+VERBS = (compare, export)

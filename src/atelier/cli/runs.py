@@ -101,7 +101,7 @@ def stage(
 
 @click.command()
 @click.argument("name", metavar="PATH")
-@click.option("--base", metavar="PATH", help="Pipeline an adapter is loaded into.")
+@click.option("--base", metavar="PATH", help="Model an adapter is loaded into.")
 @click.option(
     "--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True
 )
@@ -109,14 +109,14 @@ def verify(name: str, base: str | None, device: str) -> None:
     """Prove an export by reloading it.
 
     PATH is a run (its directory or id), or an exported directory wherever it lies. Checks manifest
-    and keys, and compares its images in a clean process.
+    and keys, and compares in a clean process what it generates.
     """
     from atelier.export.verify import verify as verify_export
-    from atelier.stages.find_run import find_id
+    from atelier.stages.find_run import find_path
 
     if not name:
         raise click.UsageError("PATH is empty; name a run or an exported directory")
-    path = Path(name) if is_directory(Path(name)) else find_id(name) or Path(name)
+    path = find_path(name)
     click.echo("Reloading in a clean process; a minute or less.", err=True)
     click.echo(verify_export(path, base=base, device=device).describe())
 

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from atelier.retention.survey import SurveyedRun
     from atelier.stages.prompts_here import PromptsHere
 
+Row = tuple[str, str, str]
+"""Name, number and remark."""
+
 
 def plan_table(plan: Plan, prompts: PromptsHere | None = None) -> str:
     """Every number of a plan with how it comes about.
@@ -20,21 +23,23 @@ def plan_table(plan: Plan, prompts: PromptsHere | None = None) -> str:
     Args:
         prompts: what the prompt files hold, where they are on this machine.
     """
-    rows: list[tuple[str, str, str]] = [
+    unit = "samples" if plan.images_a_sample > 1 else "images"
+    rows: list[Row] = [
         *_prompt_rows(prompts),
         ("prompts a step", f"{plan.prompts_per_step:,}", ""),
-        ("images a step", f"{plan.images_per_step:,}", f"x {plan.group_size} images a prompt"),
-        ("micro-batches a step", f"{plan.micro_batches:,}", f"of {plan.micro_batch_size} images"),
+        (f"{unit} a step", f"{plan.samples_per_step:,}", f"x {plan.group_size} {unit} a prompt"),
+        *_sample_rows(plan),
+        ("micro-batches a step", f"{plan.micro_batches:,}", f"of {plan.micro_batch_size} {unit}"),
         ("processes", f"{plan.processes:,}", ""),
         (
             "accumulation",
             f"{plan.accumulation:,}",
             f"micro-batches a process and update, {plan.updates_per_step} update(s) a step",
         ),
-        ("trained actions", f"{plan.trained_actions:,}", "of each image: steps, or noise levels"),
+        ("trained actions", f"{plan.trained_actions:,}", _actions(plan)),
         ("steps", f"{plan.steps:,}", ""),
         ("updates", f"{plan.updates:,}", ""),
-        ("images rolled out", f"{plan.images:,}", ""),
+        ("images rolled out", f"{plan.images:,}", "at most" if plan.images_a_sample > 1 else ""),
         ("scores", f"{plan.reward_calls:,}", "one an image and reward"),
         ("judge calls", f"{plan.judge_calls:,}", "questions to judges, without repairs and cache"),
         (
@@ -42,9 +47,7 @@ def plan_table(plan: Plan, prompts: PromptsHere | None = None) -> str:
             f"{plan.evaluation_images:,}",
             f"baseline, {plan.evaluations} periodic, final",
         ),
-        ("passes, rollout", f"{plan.rollout_passes:,}", "transformer passes of one image, at most"),
-        ("passes, replay", f"{plan.replay_passes:,}", "most of them forward and backward"),
-        ("passes, evaluation", f"{plan.evaluation_passes:,}", ""),
+        *_pass_rows(plan),
         *_memory_rows(plan),
         *((f"runs on: {who}", where, remark) for who, where, remark in plan.placement),
     ]
@@ -80,7 +83,38 @@ def removal_table(runs: Sequence[SurveyedRun], removals: Sequence[Removal]) -> s
     )
 
 
-def _prompt_rows(prompts: PromptsHere | None) -> list[tuple[str, str, str]]:
+def _sample_rows(plan: Plan) -> list[Row]:
+    if plan.images_a_sample == 1:
+        return []
+    return [("images a sample", f"{plan.images_a_sample:,}", "at most, and a judgement of each")]
+
+
+def _actions(plan: Plan) -> str:
+    if not plan.acts_by_tokens:
+        return "of each image: steps, or noise levels"
+    if plan.images_a_sample == 1:
+        return "of each image: its tokens"
+    return "of each sample: tokens of images, and of answers at their longest"
+
+
+def _pass_rows(plan: Plan) -> list[Row]:
+    sampled, replayed = f"{plan.rollout_passes:,}", f"{plan.replay_passes:,}"
+    evaluated = f"{plan.evaluation_passes:,}"
+    if plan.acts_by_tokens:
+        row = "guidance has two rows"
+        return [
+            ("token steps, rollout", sampled, f"one new token of one row each, at most; {row}"),
+            ("passes, replay", replayed, "over one row with all its tokens, with gradients or not"),
+            ("token steps, evaluation", evaluated, "at most" if plan.images_a_sample > 1 else ""),
+        ]
+    return [
+        ("passes, rollout", sampled, "transformer passes of one image, at most"),
+        ("passes, replay", replayed, "the same over trained actions, with gradients or not"),
+        ("passes, evaluation", evaluated, ""),
+    ]
+
+
+def _prompt_rows(prompts: PromptsHere | None) -> list[Row]:
     if prompts is None:
         return []
     rows = [
@@ -93,7 +127,7 @@ def _prompt_rows(prompts: PromptsHere | None) -> list[tuple[str, str, str]]:
     ]
 
 
-def _memory_rows(plan: Plan) -> list[tuple[str, str, str]]:
+def _memory_rows(plan: Plan) -> list[Row]:
     if plan.memory is None:
         return [("memory a process", "unknown", "the model is not on this machine")]
     memory = plan.memory
@@ -108,7 +142,7 @@ def _memory_rows(plan: Plan) -> list[tuple[str, str, str]]:
     return rows
 
 
-def _aligned(rows: Iterable[tuple[str, str, str]]) -> list[str]:
+def _aligned(rows: Iterable[Row]) -> list[str]:
     """Names left, numbers right, remarks left."""
     rows = list(rows)
     name, value = (max(len(row[column]) for row in rows) for column in (0, 1))

@@ -21,7 +21,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from atelier import telemetry
-from atelier.config.model_facts import read_model_facts
+from atelier.config.facts.read import known_facts, read_model_facts
 from atelier.config.paths import repository_root, runs_root
 from atelier.config.resolve import resolve
 from atelier.config.space import run_bytes
@@ -148,11 +148,13 @@ def _disk(root: Path) -> Check:
     free = free_bytes(runs_root())
     try:
         config = resolve()
-        facts = read_model_facts(config)
+        facts = read_model_facts(config) or known_facts(config)
     except ConfigError as error:
         return Check("disk", "warn", f"{amount(free)} free; params.yaml: {error}".splitlines()[0])
     if facts is None:
-        return Check("disk", "ok", f"{amount(free)} free; the model is not on this machine")
+        return Check(
+            "disk", "ok", f"{amount(free)} free; the model is not on this machine, nor known"
+        )
     needed = run_bytes(config, facts)
     detail = f"{amount(free)} free where runs are kept, a run of params.yaml takes {amount(needed)}"
     return Check("disk", "ok" if free >= max(needed, _LEAST_FREE_BYTES) else "warn", detail)

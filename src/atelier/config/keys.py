@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from atelier.config.schema import RunConfig
+from atelier.config.theirs import key_hint
 
 NAME = "NAME"
 
@@ -41,43 +42,6 @@ def fields(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, Fiel
             yield from fields(section, f"{prefix}{name}.{named}")
 
 
-# Where settings are in MM-GRPO's commands, and of sections that are here too, some that are not.
-THEIR_PAGE = "docs/coming-from-mm-grpo.md"
-_THEIR_SECTIONS = (
-    "actor_rollout_ref",
-    "reward_model",
-    "custom_reward_function",
-    "trainer",
-    "ray_kwargs",
-    "global_profiler",
-    "transfer_queue",
-)
-_THEIR_KEYS = (
-    "algorithm.adv_estimator",
-    "algorithm.norm_adv_by_std_in_grpo",
-    "algorithm.global_std",
-    "algorithm.rollout_correction",
-    "data.train_files",
-    "data.val_files",
-    "data.train_batch_size",
-    "data.val_batch_size",
-    "data.train_max_samples",
-    "data.val_max_samples",
-    "data.max_prompt_length",
-    "data.data_source",
-    "data.reward_fn",
-)
-_THEIR_VALUES = {
-    ("algorithm.name", "flow_grpo"): "grpo",
-    ("algorithm.name", "flow_grpo_fast"): "grpo with rollout.window.strategy: fast",
-    ("algorithm.name", "mix_grpo"): "grpo with rollout.window.strategy: progressive",
-    ("algorithm.name", "grpo_guard"): "grpo with rollout.log_prob: ratio_norm",
-    ("rollout.dynamics", "sde"): "flow_sde",
-    ("data.source", "ocr"): "ocr_text",
-    ("data.source", "prompt"): "plain",
-}
-
-
 @cache
 def known_keys() -> frozenset[str]:
     """Every dotted key a run can set."""
@@ -106,26 +70,20 @@ def is_section(key: str) -> bool:
 
 def suggestion(key: str) -> str:
     """`; did you mean ...?` for an unknown dotted key, or what its section does hold."""
-    if key.partition(".")[0] in _THEIR_SECTIONS or key in _THEIR_KEYS:
-        return f"; MM-GRPO's: {THEIR_PAGE} says what it is here"
     parent, _, leaf = key.rpartition(".")
+    leaves = {known.rpartition(".")[2] for known in known_keys()}
+    if theirs := key_hint(key, is_ours=leaf in leaves):
+        return theirs
     siblings = [k for k in known_keys() if k.rpartition(".")[0] == schema_key(f"{parent}.x")[:-2]]
     close = nearest(leaf, [known.rpartition(".")[2] for known in siblings])
     if close is not None:
         return f"; did you mean {f'{parent}.{close}' if parent else close}?"
-    leaves = {known.rpartition(".")[2] for known in known_keys()}
     close = leaf if leaf in leaves else nearest(leaf, sorted(leaves))
     if close is not None:
         elsewhere = sorted(k for k in known_keys() if k.rpartition(".")[2] == close)
         return f"; did you mean {' or '.join(elsewhere[:3])}?"
     names = sorted(known.rpartition(".")[2] for known in siblings)
     return f"; {parent or 'the configuration'} holds {', '.join(names)}" if names else ""
-
-
-def value_suggestion(key: str, value: object) -> str:
-    """What a value that is MM-GRPO's, or named after it, is here."""
-    ours = _THEIR_VALUES.get((key, value)) if isinstance(value, str) else None
-    return f"; did you mean {ours}? ({THEIR_PAGE})" if ours else ""
 
 
 def nearest(word: str, words: Sequence[str]) -> str | None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from atelier.config.memory import Memory
+from atelier.config.memory.estimate import Memory
 from atelier.config.plan import plan
 from atelier.config.schema import RunConfig
 from atelier.errors import AtelierError
@@ -63,11 +63,12 @@ def _first_of_each(found: Sequence[tuple[Settings, Memory]]) -> list[tuple[Setti
 def _ways(config: RunConfig) -> Iterator[Settings]:
     """Settings that need less memory, those that cost least first."""
     policy, size = config.policy, config.rollout.micro_batch_size
-    if not policy.vae.slicing:
+    has_pipeline = policy.family == "sd3"
+    if has_pipeline and not policy.vae.slicing:
         yield {"policy.vae.slicing": True}
     if policy.trainable == "lora" and policy.base_dtype != policy.dtype:
         yield {"policy.base_dtype": policy.dtype}
-    if policy.text.dtype == "float32":
+    if has_pipeline and policy.text.dtype == "float32":
         yield {"policy.text.dtype": "bfloat16"}
     if config.launch.engine == "deepspeed" and config.launch.zero_stage == 3:
         yield {"launch.offload": True}

@@ -9,16 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from atelier.config.known_models import known_facts
-from atelier.config.memory import Memory, estimate, trained_actions
-from atelier.config.model_facts import ModelFacts, read_model_facts
+from atelier.config.facts.known_janus import IMAGE_TOKENS
+from atelier.config.facts.read import Facts, known_facts, read_model_facts, source
+from atelier.config.memory.estimate import Memory, estimate
+from atelier.config.model_rules import model_rejections
 from atelier.config.placement import placement_rows
-from atelier.config.rejections import model_rejections, rejections, rewards_in_use
+from atelier.config.rejections import rejections, rewards_in_use
 from atelier.config.rewards import JudgedSection
 from atelier.config.schema import RunConfig
 from atelier.config.space import space_warnings
 from atelier.config.suite_rules import suite_warnings
 from atelier.config.without_effect import without_effect
+from atelier.config.work import work
 from atelier.errors import ConfigError, PlanError
 
 # Below this, results depend on the micro-batch in the last bits, and OCR and JPEG rewards are
@@ -31,27 +33,33 @@ WIDE_GUARD_CLIP = 1e-3
 
 @dataclass(frozen=True)
 class Plan:
-    """A run in numbers. `images`, `passes` and `calls` count for the whole run."""
+    """A run in numbers. `images`, `passes` and `calls` count for the whole run.
+
+    A sample is what is compared with others of its group: an image or, where the policy judges what
+    it drew, a few.
+    """
 
     prompts_per_step: int
     group_size: int
-    images_per_step: int
+    samples_per_step: int
+    images_a_sample: int  # at most
     micro_batch_size: int
     micro_batches: int  # of a step, over all processes
     processes: int
     updates_per_step: int
     accumulation: int  # micro-batches a process adds up for one update
-    trained_actions: int  # of an image: denoising steps in the window, or noise levels
+    trained_actions: int  # of a sample: denoising steps in the window, noise levels, or tokens
+    acts_by_tokens: bool  # and passes are counted as work.py says
     steps: int
     updates: int
-    images: int  # sampled to train on
+    images: int  # sampled to train on; at most
     reward_calls: int  # scores asked for: images x rewards; at most, where groups are resampled
     judge_calls: int  # questions to judges for them, each measurement counted; at most, likewise
     evaluations: int  # periodic ones
     evaluation_images: int  # baseline, periodic, final
-    rollout_passes: int  # transformer passes of one image each, without gradient; at most
-    replay_passes: int  # the same with gradient
-    evaluation_passes: int
+    rollout_passes: int  # through the model, or token steps; at most
+    replay_passes: int  # over what was rolled out, with gradients and without
+    evaluation_passes: int  # through the model, or token steps
     memory: Memory | None  # a rank; None when the model is not on this machine, nor known
     placement: tuple[tuple[str, str, str], ...]  # who computes where, and a remark
     model_is_here: bool  # or the memory is that of the published model
@@ -72,55 +80,63 @@ def plan(config: RunConfig, world_size: int | None = None) -> Plan:
         refused += model_rejections(config, here)
         facts = here or known_facts(config)
     except ConfigError as error:
-        refused.append(("policy.path", str(error)))
+        key = "policy.path" if config.policy.layout is None else "policy.layout"
+        refused.append((key, str(error)))
     if refused:
         reasons = [f"{field}: {reason}" for field, reason in refused]
         raise PlanError("\n  ".join(["this plan cannot work:", *reasons]))
     return _derive(config, ranks, facts, here is not None)
 
 
-def _derive(config: RunConfig, ranks: int, facts: ModelFacts | None, here: bool) -> Plan:
+def _derive(config: RunConfig, ranks: int, facts: Facts | None, here: bool) -> Plan:
     rollout, train, evaluation = config.rollout, config.train, config.evaluation
-    images_per_step = train.prompts_per_step * rollout.group_size
-    micro_batches = images_per_step // rollout.micro_batch_size
-    actions = trained_actions(config)
-    # Where a slow copy samples, it also says what it predicts at each level that is trained.
-    passes = rollout.num_inference_steps + (actions if rollout.dynamics == "ode" else 0)
-    images = images_per_step * train.steps
-    sampled = images * (1 + train.resample_rounds)
-    recomputed = images * actions if rollout.old_log_prob == "recompute" else 0
+    samples_per_step = train.prompts_per_step * rollout.group_size
+    micro_batches = samples_per_step // rollout.micro_batch_size
+    each = work(config, facts)
+    samples = samples_per_step * train.steps
+    sampled = samples * (1 + train.resample_rounds)
+    scored = sampled * each.images
     evaluations = train.steps // train.evaluate_every if train.evaluate_every else 0
     evaluated = 2 * evaluation.prompts + evaluations * evaluation.periodic_prompts
     evaluated *= evaluation.images_of_a_prompt
-    branches = 2 if rollout.guidance_scale > 1 else 1
-    reference = 2 if config.algorithm.beta > 0 else 1
+    actions = each.actions
     return Plan(
         prompts_per_step=train.prompts_per_step,
         group_size=rollout.group_size,
-        images_per_step=images_per_step,
+        samples_per_step=samples_per_step,
+        images_a_sample=each.images,
         micro_batch_size=rollout.micro_batch_size,
         micro_batches=micro_batches,
         processes=ranks,
         updates_per_step=train.updates_per_step,
         accumulation=micro_batches // (train.updates_per_step * ranks),
         trained_actions=actions,
+        acts_by_tokens=config.policy.family == "janus",
         steps=train.steps,
         updates=train.updates,
-        images=images,
-        reward_calls=sampled * len(rewards_in_use(config.rewards)),
-        judge_calls=round(sampled * sum(_questions_an_image(config))),
+        images=samples * each.images,
+        reward_calls=scored * len(rewards_in_use(config.rewards)),
+        judge_calls=round(scored * sum(_questions_an_image(config))),
         evaluations=evaluations,
         evaluation_images=evaluated,
-        rollout_passes=(sampled * passes + recomputed) * branches,
-        replay_passes=images * actions * branches * reference * train.inner_epochs,
-        evaluation_passes=evaluated
-        * evaluation.num_inference_steps
-        * (2 if evaluation.guidance_scale > 1 else 1),
-        memory=estimate(config, facts, images_per_step // ranks, actions, ranks) if facts else None,
+        rollout_passes=sampled * each.rollout,
+        replay_passes=samples * _replays(config) * each.replay,
+        evaluation_passes=evaluated * each.evaluation,
+        memory=estimate(config, facts, samples_per_step // ranks, actions, ranks)
+        if facts
+        else None,
         placement=tuple(placement_rows(config)),
         model_is_here=here,
         warnings=tuple(f"{field}: {text}" for field, text in _warnings(config, ranks, facts)),
     )
+
+
+def _replays(config: RunConfig) -> int:
+    """How often what a sample did is passed through a model: with gradients in every epoch, each
+    time through the reference, too, and once to find its old log-probs."""
+    reference = config.algorithm.beta > 0
+    recomputed = config.rollout.old_log_prob == "recompute"
+    return config.train.inner_epochs * (1 + reference) + recomputed
 
 
 def _questions_an_image(config: RunConfig) -> Iterator[float]:
@@ -130,7 +146,7 @@ def _questions_an_image(config: RunConfig) -> Iterator[float]:
             yield questions * config.judges[section.judge].measurements
 
 
-def _warnings(config: RunConfig, ranks: int, facts: ModelFacts | None) -> Iterator[tuple[str, str]]:
+def _warnings(config: RunConfig, ranks: int, facts: Facts | None) -> Iterator[tuple[str, str]]:
     rollout, train = config.rollout, config.train
     if rollout.micro_batch_size < SMALLEST_STEADY_MICRO_BATCH:
         yield (
@@ -158,7 +174,12 @@ def _warnings(config: RunConfig, ranks: int, facts: ModelFacts | None) -> Iterat
     if facts is not None:
         yield from space_warnings(config, facts)
     else:
-        yield (
-            "policy.path",
-            f"{config.policy.path} is no local directory: taken for a hub id, memory unknown",
-        )
+        yield "policy.path", _unknown(config)
+
+
+def _unknown(config: RunConfig) -> str:
+    name = source(config.policy)
+    text = f"{name} is no local directory: taken for a hub id, memory unknown"
+    if config.policy.family == "janus":
+        text += f", and {IMAGE_TOKENS} tokens an image assumed, as of every published Janus"
+    return text

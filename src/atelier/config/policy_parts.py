@@ -9,6 +9,12 @@ from pydantic import Field
 from atelier.config.sections import NonNegativeFloat, Section, operational
 
 Dtype = Literal["float32", "bfloat16", "float16"]
+DTYPE_BYTES: dict[Dtype, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
+
+
+def holds_weights_alone(path: str) -> bool:
+    """Whether a path names a file as torch.save writes it, which does not say what model it is."""
+    return path.endswith((".pth", ".pt", ".bin"))
 
 
 class VaeConfig(Section):

@@ -9,7 +9,8 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from atelier.config.keys import suggestion, value_suggestion
+from atelier.config.keys import suggestion
+from atelier.config.theirs import value_hint
 from atelier.config.yaml_files import KeyPath, Origin
 
 NO_SECTION = "must be a section: a mapping of keys, {} when empty"
@@ -61,7 +62,7 @@ def _lines(detail: ErrorDetails) -> Iterator[tuple[KeyPath, str]]:
     elif detail["type"] == "missing":  # the input is the section around it
         yield path, f"{key}: {_meaning(detail)}"
     else:
-        hint = value_suggestion(key, detail["input"])
+        hint = value_hint(key, detail["input"])
         yield path, f"{key}: {_value(detail['input'])} {_meaning(detail)}{hint}"
 
 

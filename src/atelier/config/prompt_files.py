@@ -23,6 +23,7 @@ PromptFormat = Literal[
     "janus_sft",
     "janus_sft_edit",
 ]
+PromptSource = Literal["scenes", PromptFormat]
 PAIR_SOURCES = ("paircomp", "focusdiff")
 EDIT_SOURCES = ("janus_edit", "janus_sft_edit")
 Part = Literal["train", "heldout", "unpaired"]

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator
 
 from atelier.config.algorithm_rules import algorithm_rejections
 from atelier.config.custom_rewards import function_problem
 from atelier.config.divisors import nearest_divisors, nearest_multiples
 from atelier.config.log_probs import log_prob_name
-from atelier.config.model_facts import ModelFacts
-from atelier.config.paths import from_root, is_file
+from atelier.config.model_rules import HUB_ID
+from atelier.config.paths import from_root
 from atelier.config.placement import managed_servers, placement_conflicts
 from atelier.config.policy_rules import policy_rejections
 from atelier.config.prompt_files import (
@@ -30,8 +29,6 @@ from atelier.config.whole_groups import comparing_rewards, images_together
 from atelier.environments import DECLARED
 
 Rejections = Iterator[tuple[str, str]]
-
-_HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 # Below, log-probabilities of float32 latents are rounding divided by next to nothing.
 LEAST_NOISE = 0.01
@@ -302,7 +299,7 @@ def _model_problem(model: str) -> str | None:
     if folder.is_dir():
         lacks = not (folder / "config.json").is_file()
         return f"{model} is no checkpoint of a model: it has no config.json" if lacks else None
-    if not _HUB_ID.fullmatch(model):
+    if not HUB_ID.fullmatch(model):
         return f"{model} is neither a directory nor a hub id"
     # A hub id looks like a path; one that begins like a folder of the repository is a mistake.
     if "/" in model and folder.parent.is_dir():
@@ -343,22 +340,6 @@ def _data_rejections(config: RunConfig) -> Rejections:
                 f"{wanted} is more than data.heldout_prompts {data.heldout_prompts}",
             )
     yield from suite_rejections(config)
-
-
-def model_rejections(config: RunConfig, facts: ModelFacts | None) -> Rejections:
-    policy = config.policy
-    if facts is None:
-        if not _HUB_ID.fullmatch(policy.path) or is_file(from_root(policy.path)):
-            yield "policy.path", f"{policy.path} is neither a pipeline directory nor a hub id"
-        return
-    if policy.revision is not None:
-        yield "policy.revision", f"{policy.path} is a directory, only a hub id has revisions"
-    if policy.trainable == "lora" and (facts.unknown_targets or not facts.adapter_parameters):
-        names = ", ".join(facts.unknown_targets) or "the empty list"
-        yield (
-            "policy.lora.target_modules",
-            f"{names} names no linear layer of the transformer, or other modules, too",
-        )
 
 
 def _no_target(config: RunConfig) -> str | None:

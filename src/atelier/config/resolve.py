@@ -27,7 +27,7 @@ from atelier.errors import ConfigError
 __all__ = ["load_stage_config", "resolve", "write_stage_configs"]
 
 Words = tuple[str, ...]
-PATHS = (("data", "path"), ("data", "heldout_path"), ("policy", "path"))
+PATHS = (("data", "path"), ("data", "heldout_path"), ("policy", "path"), ("policy", "layout"))
 
 
 def resolve(

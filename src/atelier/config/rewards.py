@@ -183,19 +183,9 @@ class EditQualityConfig(JudgedSection):
         return 2
 
 
-class EditYesNoConfig(JudgedSection):
-    """P(yes) of a judge to whether an edit follows its instruction, and keeps the rest (spec janus
-    5, 6)."""
+class EditQuestions(Section):
+    """What a judge is asked about an edited image, for P(yes)."""
 
-    yes_or_no: ClassVar[bool] = True
-
-    following_weight: NonNegativeFloat = Field(1.0, description="Weight of following.")
-    preserving_weight: NonNegativeFloat = Field(0.25, description="Weight of preserving.")
-    gate: Literal["none", "product", "min"] = Field(
-        "none",
-        description="What preserving counts as: itself (published); its product with following; "
-        "the lesser of both. A copy of the source preserves everything.",
-    )
     about: Literal["instruction", "facts"] = Field(
         "instruction",
         description="instruction: source and edited image are shown with the questions below; "
@@ -213,6 +203,21 @@ class EditYesNoConfig(JudgedSection):
         "that it does not name the same in both images? Answer yes or no.",
         min_length=1,
         description="{prompt} is the instruction.",
+    )
+
+
+class EditYesNoConfig(JudgedSection, EditQuestions):
+    """P(yes) of a judge to whether an edit follows its instruction, and keeps the rest (spec janus
+    5, 6)."""
+
+    yes_or_no: ClassVar[bool] = True
+
+    following_weight: NonNegativeFloat = Field(1.0, description="Weight of following.")
+    preserving_weight: NonNegativeFloat = Field(0.25, description="Weight of preserving.")
+    gate: Literal["none", "product", "min"] = Field(
+        "none",
+        description="What preserving counts as: itself (published); its product with following; "
+        "the lesser of both. A copy of the source preserves everything.",
     )
 
     def conflicts(self) -> Iterator[tuple[str, str]]:

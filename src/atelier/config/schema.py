@@ -19,8 +19,8 @@ from atelier.config.judge import JudgeConfig, JudgeName
 from atelier.config.judged import judge_conflicts
 from atelier.config.learning_rate import ScheduleConfig
 from atelier.config.policy_parts import Dtype, TextConfig, VaeConfig
-from atelier.config.prompt_files import PromptFormat
-from atelier.config.rewards import OcrConfig, RewardsConfig
+from atelier.config.prompt_files import PromptFormat, PromptSource
+from atelier.config.rewards import EditQuestions, OcrConfig, RewardsConfig
 from atelier.config.sections import (
     Decay,
     Fraction,
@@ -32,7 +32,7 @@ from atelier.config.sections import (
     operational,
 )
 from atelier.config.suite_rules import data_conflicts, suite_conflicts
-from atelier.config.tokens import IntrospectionConfig, TokensConfig
+from atelier.config.tokens import EditingRolloutConfig, IntrospectionConfig, TokensConfig
 
 AdvantageUse = Literal["all", "positive_only", "negative_only", "one_only", "binary"]
 BehaviourSchedule = Literal["follow", "ramp", "late_ramp"]
@@ -41,7 +41,7 @@ BehaviourSchedule = Literal["follow", "ramp", "late_ramp"]
 class DataConfig(Section):
     """Which prompts are trained on and which are held out."""
 
-    source: Literal["scenes"] | PromptFormat = Field(
+    source: PromptSource = Field(
         "scenes", description="The embedded scene world, or the format of the prompt file."
     )
     path: str | None = Field(
@@ -214,6 +214,7 @@ class RolloutConfig(Section):
     )
     tokens: TokensConfig = TokensConfig()
     introspection: IntrospectionConfig = IntrospectionConfig()
+    editing: EditingRolloutConfig = EditingRolloutConfig()
     num_inference_steps: PositiveInt = Field(8, description="Denoising steps.")
     guidance_scale: Annotated[float, Field(ge=1, allow_inf_nan=False)] = Field(
         1.0, description="Classifier-free guidance; 1 samples without it."
@@ -428,25 +429,13 @@ class PairCompConfig(Section):
     )
 
 
-class EditingConfig(Section):
+class EditingConfig(EditQuestions):
     """Suite editing: was the instruction followed, and the rest preserved (spec janus 5)?"""
 
     judge: str | None = Field(
         None,
         description="Which of `judges` is asked, none that is trained on; default: the exact "
         "checker scores edits of scenes.",
-    )
-    following_question: str = Field(
-        "The first image was to be changed: {prompt}. Does the second image show that change? "
-        "Answer yes or no.",
-        min_length=1,
-        description="What it is asked about source and edited image, for P(yes).",
-    )
-    preserving_question: str = Field(
-        "The first image was to be changed: {prompt}. Is everything else in the second image as it "
-        "was in the first? Answer yes or no.",
-        min_length=1,
-        description="The same for what had to stay.",
     )
 
 
@@ -495,7 +484,7 @@ class ExportConfig(Section):
     weights: Literal["ema", "raw"] = Field("ema", description="Averaged or last weights.")
     formats: list[Literal["adapter", "merged"]] = Field(
         default=["merged"],
-        description="adapter: LoRA for load_lora_weights; merged: full pipeline directory.",
+        description="adapter: the LoRA alone, for the base; merged: a whole model directory.",
     )
     dtype: Literal["float32", "bfloat16", "float16"] = Field(
         "float32", description="Dtype of the merged weights; 16 bit is rounded once."

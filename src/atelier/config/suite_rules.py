@@ -71,7 +71,7 @@ def suite_rejections(config: RunConfig) -> Problems:
     """Key and problem of a suite or a step that does not fit the data."""
     data, evaluation = config.data, config.evaluation
     heldout = (data.heldout_source if data.heldout_path else None) or data.source
-    if _has_pairs(data, data.source) and config.train.prompts_per_step % 2:
+    if has_pairs(data, data.source) and config.train.prompts_per_step % 2:
         yield (
             "train.prompts_per_step",
             f"{config.train.prompts_per_step} must be even: training prompts come in pairs",
@@ -80,14 +80,12 @@ def suite_rejections(config: RunConfig) -> Problems:
         yield "evaluation.suite", "scenes needs data.source scenes, and data.scene_task draw"
     if evaluation.suite == "paircomp":
         yield from _paircomp_rejections(data, evaluation, heldout)
-    if evaluation.suite == "editing":
-        has_edits = data.scene_task == "edit" if heldout == "scenes" else heldout in EDIT_SOURCES
-        if not has_edits:
-            sources = " or ".join(EDIT_SOURCES)
-            yield (
-                "evaluation.suite",
-                f"editing needs held-out edits: data.source {sources}, or data.scene_task edit",
-            )
+    if evaluation.suite == "editing" and not has_edits(data, heldout):
+        sources = " or ".join(EDIT_SOURCES)
+        yield (
+            "evaluation.suite",
+            f"editing needs held-out edits: data.source {sources}, or data.scene_task edit",
+        )
     if evaluation.suite in ("paircomp", "editing") and heldout != "scenes" and not evaluation.judge:
         yield (
             f"evaluation.{evaluation.suite}.judge",
@@ -106,7 +104,7 @@ def suite_warnings(config: RunConfig) -> Problems:
 
 
 def _paircomp_rejections(data: DataConfig, evaluation: EvaluationConfig, heldout: str) -> Problems:
-    if not _has_pairs(data, heldout):
+    if not has_pairs(data, heldout):
         sources = " or ".join(PAIR_SOURCES)
         yield (
             "evaluation.suite",
@@ -117,5 +115,11 @@ def _paircomp_rejections(data: DataConfig, evaluation: EvaluationConfig, heldout
             yield f"evaluation.{name}", f"{getattr(evaluation, name)} would cut a pair in two"
 
 
-def _has_pairs(data: DataConfig, source: str) -> bool:
+def has_pairs(data: DataConfig, source: str) -> bool:
+    """Whether prompts of a source come in pairs."""
     return data.scene_pairs > 0 if source == "scenes" else source in PAIR_SOURCES
+
+
+def has_edits(data: DataConfig, source: str) -> bool:
+    """Whether prompts of a source ask for changes of images."""
+    return data.scene_task == "edit" if source == "scenes" else source in EDIT_SOURCES

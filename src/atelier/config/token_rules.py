@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from atelier.config.policy_parts import holds_weights_alone
+from atelier.config.prompt_files import EDIT_SOURCES, PAIR_SOURCES
 from atelier.config.schema import RunConfig
+from atelier.config.suite_rules import has_edits, has_pairs
 
 Rejections = Iterator[tuple[str, str]]
 
@@ -12,6 +15,7 @@ Rejections = Iterator[tuple[str, str]]
 def token_rejections(config: RunConfig) -> Rejections:
     """Field and reason of every setting that cannot work with policy.family."""
     yield from _schedule_rejections(config)
+    yield from _data_rejections(config)
     if config.policy.family == "sd3":
         if config.rollout.kind != "draw":
             yield "rollout.kind", f"{config.rollout.kind} is for policy.family janus"
@@ -27,15 +31,45 @@ def token_rejections(config: RunConfig) -> Rejections:
     yield from _ground_truth_rejections(config)
 
 
+def _data_rejections(config: RunConfig) -> Rejections:
+    data, kind = config.data, config.rollout.kind
+    edits, pairs = has_edits(data, data.source), has_pairs(data, data.source)
+    if kind == "edit" and not edits:
+        yield (
+            "rollout.kind",
+            "edit needs training prompts that are edits: data.scene_task edit, or data.source "
+            f"{' or '.join(EDIT_SOURCES)}",
+        )
+    elif kind != "edit" and edits:
+        key = "data.scene_task" if data.source == "scenes" else "data.source"
+        yield key, f"its prompts ask for changes of images; use rollout.kind edit, not {kind}"
+    needs_pairs = {
+        "algorithm.advantage_over": config.algorithm.advantage_over == "pair",
+        "algorithm.ground_truth.enabled": config.algorithm.ground_truth.enabled,
+    }
+    for name, is_set in needs_pairs.items():
+        if is_set and not pairs:
+            sources = " or ".join(PAIR_SOURCES)
+            yield name, f"needs pairs: data.scene_pairs above 0, or data.source {sources}"
+    if config.algorithm.ground_truth.enabled and data.source == "paircomp":
+        yield "algorithm.ground_truth.enabled", "data.source paircomp has no images"
+
+
 def _model_rejections(config: RunConfig) -> Rejections:
     policy, launch = config.policy, config.launch
     if policy.resolution is not None:
         yield "policy.resolution", "janus draws images of one size; use null"
-    if policy.path.endswith((".pth", ".pt", ".bin")) and policy.layout is None:
+    if holds_weights_alone(policy.path) and policy.layout is None:
         yield (
             "policy.layout",
             f"{policy.path} holds weights alone; name the model directory or hub id that its "
             "configuration and tokenizer come from, such as deepseek-community/Janus-Pro-7B",
+        )
+    if policy.layout is not None and "adapter" in config.export.formats:
+        yield (
+            "export.formats",
+            f"adapter goes onto a model that transformers loads, and {policy.path} holds weights "
+            "alone; use merged",
         )
     if launch.engine == "deepspeed" and launch.zero_stage == 3:
         yield (

@@ -33,6 +33,16 @@ class TokensConfig(Section):
     )
 
 
+class EditingRolloutConfig(Section):
+    """Drawing a changed image of a source image (spec janus 5)."""
+
+    wish: str = Field(
+        " Draw the edited image.",
+        description="What follows an instruction; a checkpoint answers to what it was fine-tuned "
+        "on.",
+    )
+
+
 class IntrospectionConfig(Section):
     """Drawing, judging what was drawn, drawing again (spec janus 4)."""
 

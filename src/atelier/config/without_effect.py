@@ -35,6 +35,7 @@ _DENOISING = (
 RULES = (
     Rule(_DENOISING, lambda config: config.policy.family == "sd3", "policy.family: sd3"),
     Rule(("rollout.tokens",), lambda config: config.policy.family == "janus", "janus"),
+    Rule(("rollout.editing",), lambda config: config.rollout.kind == "edit", "rollout.kind: edit"),
     Rule(
         ("rollout.introspection",),
         lambda config: config.rollout.kind == "introspect",

@@ -13,12 +13,13 @@ from typing import Any
 from PIL import Image, ImageOps
 
 from atelier.config.paths import from_root
-from atelier.data.opaque import opaque
+from atelier.data.pictures import opaque
 from atelier.data.prompts import Prompt
 from atelier.data.render import REFERENCE_SIZE, render
 from atelier.data.scenes import from_dict
 from atelier.errors import DataError
 
+_TRUTH_SCENES = ("target_scene", "scene")
 MOST_PIXELS = 8192 * 8192  # of one picture; a larger one is a mistake, or an attack
 _UNREADABLE = (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError)
 
@@ -33,7 +34,12 @@ def ground_truth_image(prompt: Prompt, size: int = REFERENCE_SIZE) -> Image.Imag
     Raises:
         DataError: the file is not there any more, or damaged.
     """
-    return _picture(prompt, "image", ("target_scene", "scene"), size)
+    return _picture(prompt, "image", _TRUTH_SCENES, size)
+
+
+def has_ground_truth(prompt: Prompt) -> bool:
+    """Whether `ground_truth_image` gives a picture."""
+    return any(prompt.metadata.get(name) is not None for name in ("image", *_TRUTH_SCENES))
 
 
 def source_image(prompt: Prompt, size: int = REFERENCE_SIZE) -> Image.Image | None:

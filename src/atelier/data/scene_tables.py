@@ -46,7 +46,7 @@ def scene_table(config: ScenesConfig, split: Split) -> PromptSet:
         DataError: there are not so many different prompts.
     """
     wanted = config.train_prompts if split == "train" else config.heldout_prompts
-    pairs = int(config.scene_pairs * wanted / 2 + 0.5)
+    pairs = min(round(config.scene_pairs * wanted / 2), wanted // 2)
     seen: set[str] = set()
     found: list[Prompt] = []
 

@@ -18,6 +18,7 @@ from PIL import Image
 from atelier.errors import DataError
 from atelier.evaluation.grid import contact_sheet
 from atelier.evaluation.results import Evaluation
+from atelier.evaluation.suites import SUITES
 from atelier.tracking.events import read_json_lines
 from atelier.tracking.run_directory import write_json, write_text_atomically
 
@@ -69,6 +70,8 @@ def write_results(folder: Path, evaluation: Evaluation, images: NDArray[np.uint8
     """Write scores, grid and summary beside images that are already there."""
     lines = [json.dumps(row, ensure_ascii=False, allow_nan=False) for row in evaluation.rows]
     write_text_atomically(folder / "scores.jsonl", "".join(line + "\n" for line in lines))
+    for name, text in SUITES[evaluation.summary["suite"]].files(evaluation.rows).items():
+        write_text_atomically(folder / name, text)
     if len(images):
         captions = [_caption(row) for row in evaluation.rows[:GRID_IMAGES]]
         aside = folder / ".grid.png"
@@ -105,6 +108,7 @@ def _read_image(path: Path) -> NDArray[np.uint8]:
 
 
 def _caption(row: dict[str, object]) -> Sequence[str]:
-    """What was wanted and what was read."""
-    read = "missing" if row.get("missing") else row.get("text")
-    return [str(row.get("target") or row["prompt"]), f"read: {read}"]
+    """What was wanted, and what is said of it."""
+    if row.get("missing"):
+        return [str(row.get("target") or row["prompt"]), "missing"]
+    return [str(row.get("target") or row["prompt"]), str(row.get("text") or "")]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from atelier.config.schema import EvaluationConfig
+from atelier.data.ground_truth import is_edit
 from atelier.data.keys import key
 from atelier.data.prompts import Prompt
+from atelier.data.rows import whole_pairs
+from atelier.errors import DataError
 
 
 @dataclass(frozen=True)
@@ -29,8 +32,39 @@ def evaluation_key(seed: int, prompt: Prompt, number: int = 0) -> int:
     return key("evaluation", seed, prompt.prompt_id, *rest)
 
 
-def image_requests(prompts: Sequence[Prompt], _config: EvaluationConfig) -> list[ImageRequest]:
-    """What the suite wants of these prompts: prompt after prompt, the images of one together."""
+def image_requests(prompts: Sequence[Prompt], config: EvaluationConfig) -> list[ImageRequest]:
+    """What the suite wants of these prompts: prompt after prompt, the images of one together.
+
+    Raises:
+        DataError: it wants none of them.
+    """
+    wanted = _WANTED[config.suite](prompts) if config.suite in _WANTED else list(prompts)
+    if not wanted:
+        raise DataError(
+            f"evaluation.suite {config.suite}: none of the {len(prompts)} held-out prompts is "
+            f"{_KIND[config.suite]}; use another suite, or other data"
+        )
+    numbered = [(one, number) for one in wanted for number in range(config.images_of_a_prompt)]
     return [
-        ImageRequest(prompt, 0, f"images/{index:05d}.png") for index, prompt in enumerate(prompts)
+        ImageRequest(prompt, number, f"images/{_name(config, index, prompt, number)}.png")
+        for index, (prompt, number) in enumerate(numbered)
     ]
+
+
+def _pairs(prompts: Sequence[Prompt]) -> list[Prompt]:
+    return [one for pair in whole_pairs(prompts) for one in pair]
+
+
+# Suites that do not want every prompt: which they do, and what those are called.
+_WANTED: dict[str, Callable[[Sequence[Prompt]], list[Prompt]]] = {
+    "paircomp": _pairs,
+    "editing": lambda prompts: [one for one in prompts if is_edit(one)],
+}
+_KIND = {"paircomp": "one of a pair", "editing": "an instruction for an edit"}
+
+
+def _name(config: EvaluationConfig, index: int, prompt: Prompt, number: int) -> str:
+    """PairComp's own names where the suite is that (spec janus 7)."""
+    if config.suite == "paircomp":
+        return f"{prompt.metadata['pair']}_{prompt.metadata['caption'] - 1}_{number}"
+    return f"{index:05d}"

@@ -1,41 +1,56 @@
 """The result of an evaluation, whatever the suite: a row an image, a summary, and comparisons.
 
 A row holds a number or None for every metric. None is a score that could not be had: it enters no
-mean, no interval and no comparison, and the summary counts it.
+mean, no interval and no comparison, and the summary counts it. Means are over units (units.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from atelier.errors import DataError
-from atelier.evaluation.statistics import mean_interval, paired_difference
+from atelier.evaluation.statistics import mean_interval, mean_of, paired_difference
+from atelier.evaluation.units import Row, Unit, units_of
 
-Row = Mapping[str, Any]
+# What a summary without them means: those of runs from before there were several suites.
+HEADLINE, IMAGE_SCORE, UNIT = "similarity", "similarity", "prompt"
 
 
 @dataclass(frozen=True)
 class Evaluation:
     """Rows in the order of the images; the summary's `metrics` are what can be compared.
 
-    summary: {suite, images, missing, reader, bootstrap_samples,
-    metrics: {name: {mean, low, high, n}}}; a metric that no row has is left out.
+    summary: {suite, unit, headline, image_score, images, missing, reader, judge, judge_is_reward,
+    bootstrap_samples, metrics: {name: {mean, low, high, n}}}; a metric that no unit has is left
+    out. `headline` is the metric a reader wants first, `image_score` the column of the rows that
+    says how good one image is.
     """
 
     rows: list[dict[str, Any]]
     summary: dict[str, Any]
 
+    @property
+    def units(self) -> list[Unit]:
+        """What the means are over.
+
+        Raises:
+            DataError: an image is there twice.
+        """
+        if len({row["image"] for row in self.rows}) < len(self.rows):
+            raise DataError("an evaluation has two rows for one image: rows cannot be paired")
+        return units_of(self.rows, self.summary.get("unit", UNIT), self.summary["metrics"])
+
     def mean(self, metric: str) -> float | None:
-        """The mean of a metric, None if no image has it."""
+        """The mean of a metric, None if no unit has it."""
         found = self.summary["metrics"].get(metric)
         return None if found is None else float(found["mean"])
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A metric over the n prompts that both sides have: means, difference, 95 % interval of it."""
+    """A metric over the n units that both sides have: means, difference, 95 % interval of it."""
 
     metric: str
     before: float
@@ -51,62 +66,68 @@ class Comparison:
 
 
 def summarize(
-    rows: Sequence[Row], metrics: Sequence[str], samples: int = 10_000
+    rows: Sequence[Row], metrics: Collection[str], samples: int = 10_000, unit: str = UNIT
 ) -> dict[str, dict[str, Any]]:
-    """Mean, interval and count of every metric over the rows that have it."""
-    present = {name: _present(rows, name) for name in metrics}
+    """Mean, interval and count of every metric over the units that have it."""
+    units = units_of(rows, unit, metrics)
+    names = dict.fromkeys([*metrics, *(name for one in units for name in one.values)])
+    found = {name: [one for one in units if name in one.values] for name in names}
     return {
-        name: asdict(mean_interval(values, samples)) for name, values in present.items() if values
+        name: asdict(mean_interval([one.values[name] for one in own], samples, strata=strata(own)))
+        for name, own in found.items()
+        if own
     }
 
 
-def compare(before: Evaluation, after: Evaluation, samples: int = 10_000) -> list[Comparison]:
-    """Before and after by prompt, in the order of the metrics of `before`.
+def restricted(evaluation: Evaluation, images: Collection[str]) -> Evaluation:
+    """The same evaluation of some of its images, `Row["image"]`, alone."""
+    rows = [row for row in evaluation.rows if row["image"] in images]
+    old = evaluation.summary
+    score, unit = old.get("image_score", IMAGE_SCORE), old.get("unit", UNIT)
+    changed = {
+        "images": len(rows),
+        "missing": sum(row.get(score) is None for row in rows),
+        "metrics": summarize(rows, old["metrics"], old["bootstrap_samples"], unit),
+    }
+    return Evaluation(rows, old | changed)
 
-    Only pairs with a score on both sides count, so the two means are of the same prompts.
+
+def compare(before: Evaluation, after: Evaluation, samples: int = 10_000) -> list[Comparison]:
+    """Before and after by unit, in the order of the metrics of `before`.
+
+    Only pairs with a score on both sides count, so the two means are of the same units.
 
     Raises:
-        DataError: the two share no prompt, or one has a prompt twice.
+        DataError: the two share no unit, or one has an image twice.
     """
-    first, second = _by_prompt(before), _by_prompt(after)
-    shared = [prompt for prompt in first if prompt in second]
+    first, second = ({unit.key: unit for unit in one.units} for one in (before, after))
+    shared = [(first[key], second[key]) for key in first if key in second]
     if not shared:
         raise DataError("the two evaluations share no prompt: they cannot be compared")
     comparisons = []
     for metric in before.summary["metrics"]:
-        pairs = [
-            (left, right)
-            for prompt in shared
-            if (left := first[prompt].get(metric)) is not None
-            and (right := second[prompt].get(metric)) is not None
-        ]
+        pairs = [pair for pair in shared if all(metric in unit.values for unit in pair)]
         if pairs:
             comparisons.append(_compare(metric, pairs, samples))
     return comparisons
 
 
-def _compare(metric: str, pairs: Sequence[tuple[float, float]], samples: int) -> Comparison:
-    lefts, rights = zip(*pairs, strict=True)
-    difference = paired_difference(lefts, rights, samples)
+def strata(units: Sequence[Unit]) -> list[str | None] | None:
+    """The stratum of each unit; None where units have none."""
+    found = [unit.stratum for unit in units]
+    return None if all(stratum is None for stratum in found) else found
+
+
+def _compare(metric: str, pairs: Sequence[tuple[Unit, Unit]], samples: int) -> Comparison:
+    lefts, rights = ([unit.values[metric] for unit in side] for side in zip(*pairs, strict=True))
+    own = strata([left for left, _ in pairs])
+    difference = paired_difference(lefts, rights, samples, strata=own)
     return Comparison(
         metric=metric,
-        before=sum(lefts) / len(pairs),
-        after=sum(rights) / len(pairs),
+        before=mean_of(lefts, own),
+        after=mean_of(rights, own),
         difference=difference.mean,
         low=difference.low,
         high=difference.high,
         n=len(pairs),
     )
-
-
-def _by_prompt(evaluation: Evaluation) -> dict[tuple[Any, Any], Row]:
-    rows: dict[tuple[Any, Any], Row] = {
-        (row.get("dataset_id"), row["prompt_id"]): row for row in evaluation.rows
-    }
-    if len(rows) < len(evaluation.rows):
-        raise DataError("an evaluation has two rows for one prompt: rows cannot be paired")
-    return rows
-
-
-def _present(rows: Sequence[Row], metric: str) -> list[float]:
-    return [float(row[metric]) for row in rows if row.get(metric) is not None]

@@ -5,9 +5,10 @@ Everything is seeded, so that the same scores give the same interval on every ma
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import comb
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -32,20 +33,52 @@ class Interval:
         return self.low > 0 or self.high < 0
 
 
-def mean_interval(values: ArrayLike, samples: int = 10_000, seed: int = 0) -> Interval:
+def mean_interval(
+    values: ArrayLike, samples: int = 10_000, seed: int = 0, strata: Sequence[Any] | None = None
+) -> Interval:
     """The mean of values [n] and its interval.
+
+    Args:
+        strata: [n], the stratum of each value. The mean is then the unweighted one of the strata's
+            means (macro), and values are drawn anew within their stratum, since how many there are
+            of each is no chance.
 
     Raises:
         ValueError: no values, or one that is not finite: leave missing scores out first.
     """
     array = _finite_vector(values)
-    means = np.concatenate([block.mean(axis=1) for block in _resampled(array, samples, seed)])
+    rng = np.random.default_rng(seed)
+    parts = [array[places] for places in _places(strata, len(array))]
+    means = np.mean([_resampled_means(part, samples, rng) for part in parts], axis=0)
     low, high = np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return Interval(float(array.mean()), float(low), float(high), len(array))
+    return Interval(mean_of(array, strata), float(low), float(high), len(array))
+
+
+def mean_of(values: ArrayLike, strata: Sequence[Any] | None = None) -> float:
+    """The mean of values [n], as `mean_interval` takes it.
+
+    Raises:
+        ValueError: no values, or one that is not finite.
+    """
+    array = _finite_vector(values)
+    return float(np.mean([array[places].mean() for places in _places(strata, len(array))]))
+
+
+def macro_weights(strata: Sequence[Any]) -> Floats:
+    """Weights [n], of mean 1, with which the plain mean of values is the macro mean."""
+    weights = np.empty(len(strata))
+    parts = _places(strata, len(strata))
+    for places in parts:
+        weights[places] = len(strata) / (len(parts) * len(places))
+    return weights
 
 
 def paired_difference(
-    before: ArrayLike, after: ArrayLike, samples: int = 10_000, seed: int = 0
+    before: ArrayLike,
+    after: ArrayLike,
+    samples: int = 10_000,
+    seed: int = 0,
+    strata: Sequence[Any] | None = None,
 ) -> Interval:
     """The mean of after - before and its interval; entry i of both is the same prompt and noise.
 
@@ -55,7 +88,7 @@ def paired_difference(
     first, second = _finite_vector(before), _finite_vector(after)
     if len(first) != len(second):
         raise ValueError(f"pairs need equal lengths, got {len(first)} and {len(second)}")
-    return mean_interval(second - first, samples, seed)
+    return mean_interval(second - first, samples, seed, strata)
 
 
 def best_of_n(scores: ArrayLike, n: int, by: ArrayLike | None = None) -> float:
@@ -97,9 +130,24 @@ def _expected(scores: Floats, chosen_by: Floats, chance: Floats) -> float:
     return float(scores @ shares[ties])
 
 
-def _resampled(values: Floats, samples: int, seed: int) -> Iterator[Floats]:
+def _places(strata: Sequence[Any] | None, count: int) -> list[NDArray[np.int64]]:
+    """The places of each stratum's values, strata in the order in which they come first."""
+    if strata is None:
+        return [np.arange(count)]
+    found: dict[Any, list[int]] = {}
+    for place, stratum in enumerate(strata):
+        found.setdefault(stratum, []).append(place)
+    return [np.array(places) for places in found.values()]
+
+
+def _resampled_means(values: Floats, samples: int, rng: np.random.Generator) -> Floats:
+    """Means [samples] of as many values drawn with replacement."""
+    blocks = [block.mean(axis=1) for block in _resampled(values, samples, rng)]
+    return np.concatenate(blocks)
+
+
+def _resampled(values: Floats, samples: int, rng: np.random.Generator) -> Iterator[Floats]:
     """Blocks [k, n] of values drawn with replacement, `samples` rows in all."""
-    rng = np.random.default_rng(seed)
     at_once = max(1, _INDICES_AT_ONCE // len(values))
     for start in range(0, samples, at_once):
         rows = min(at_once, samples - start)

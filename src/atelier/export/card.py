@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 import yaml
 
 from atelier import __version__
-from atelier.export.base import BasePipeline
+from atelier.export.base import BaseModel
+from atelier.export.families import family_of
 from atelier.export.record import ExportRecord
 from atelier.export.reference import Reference
 
@@ -26,14 +27,14 @@ class Provenance:
 
 
 def model_card(
-    record: ExportRecord, base: BasePipeline, reference: Reference, provenance: Provenance
+    record: ExportRecord, base: BaseModel, reference: Reference, provenance: Provenance
 ) -> str:
     """The card as Markdown with the hub's front matter."""
     sections = [
         _front_matter(record, base),
         f"# {record.format} export of a GRPO run on {base.path}\n",
         _how_to_load(record, base, reference),
-        _recipe(record, provenance),
+        _recipe(record, base, provenance),
         _results(provenance),
         _proof(record),
         _licence(record, base),
@@ -41,37 +42,28 @@ def model_card(
     return "\n".join(section for section in sections if section)
 
 
-def _front_matter(record: ExportRecord, base: BasePipeline) -> str:
+def _front_matter(record: ExportRecord, base: BaseModel) -> str:
+    family, adapter = family_of(base.family), record.format == "adapter"
     front: dict[str, object] = {
         "base_model": base.path,
-        "base_model_relation": "adapter" if record.format == "adapter" else "finetune",
-        "library_name": "diffusers",
-        "pipeline_tag": "text-to-image",
-        "tags": ["atelier", "grpo"] + (["lora"] if record.format == "adapter" else []),
+        "base_model_relation": "adapter" if adapter else "finetune",
+        "library_name": family.adapter_library if adapter else family.library,
+        "pipeline_tag": family.pipeline_tag,
+        "tags": ["atelier", "grpo"] + (["lora"] if adapter else []),
     }
     if licence := base.licence():
         front["license"] = licence
     return f"---\n{yaml.safe_dump(front, sort_keys=False)}---\n"
 
 
-def _how_to_load(record: ExportRecord, base: BasePipeline, reference: Reference) -> str:
-    merged = record.format == "merged"
-    source = "path/to/this/directory" if merged else base.path
-    arguments = ", ".join(f"{name}={value}" for name, value in reference.call.items())
-    lines = [
-        "import torch",
-        "from diffusers import DiffusionPipeline",
-        f'pipe = DiffusionPipeline.from_pretrained("{source}", dtype=torch.{record.dtype})',
-        None if merged else 'pipe.load_lora_weights("path/to/this/directory")',
-        f"image = pipe({reference.prompts[0]!r}, {arguments}).images[0]",
-    ]
-    code = "\n".join(line for line in lines if line)
+def _how_to_load(record: ExportRecord, base: BaseModel, reference: Reference) -> str:
+    code = "\n".join(family_of(base.family).loading_lines(record, base, reference))
     return f"## Load\n\n```python\n{code}\n```\n"
 
 
-def _recipe(record: ExportRecord, provenance: Provenance) -> str:
+def _recipe(record: ExportRecord, base: BaseModel, provenance: Provenance) -> str:
     rows = {
-        "base": f"{record.base} (transformer sha256 `{record.base_sha256}`)",
+        "base": f"{record.base} ({base.trained_part} sha256 `{record.base_sha256}`)",
         "recipe": provenance.recipe,
         "seed": provenance.seed,
         "step": provenance.step,
@@ -97,16 +89,18 @@ def _results(provenance: Provenance) -> str:
 
 
 def _proof(record: ExportRecord) -> str:
-    difference, effect, weights = record.difference, record.effect, record.weights
+    family, difference, weights = family_of(record.family), record.difference, record.weights
+    library = family.library if record.format == "merged" else family.adapter_library
     text = (
-        f"## Proof\n\nReloaded in a clean process with plain diffusers: {weights.tensors} tensors, "
+        f"## Proof\n\nReloaded in a clean process with plain {library}: {weights.tensors} tensors, "
     )
     if difference is not None:
         text += (
             f"images within {difference.max * 255:.0f}/255 of the trainer's (mean "
-            f"{difference.mean * 255:.3f}/255); training moved them by {effect.mean * 255:.2f}/255 "
-            "in the mean. "
+            f"{difference.mean * 255:.3f}/255); training moved them by "
+            f"{record.effect.mean * 255:.2f}/255 in the mean. "
         )
+    text += _log_probs(record)
     if record.dtype != "float32" and weights.update_survival is not None:
         text += (
             f"Merged in float32 and rounded once to {record.dtype}: "
@@ -116,7 +110,18 @@ def _proof(record: ExportRecord) -> str:
     return text + "`atelier verify` repeats this; MANIFEST.json lists the sha256 of every file.\n"
 
 
-def _licence(record: ExportRecord, base: BasePipeline) -> str:
+def _log_probs(record: ExportRecord) -> str:
+    difference, effect = record.log_prob_difference, record.log_prob_effect
+    if difference is None or effect is None:
+        return ""
+    return (
+        f"Log-probabilities of image tokens are within {difference.max:.2g} of the trainer's (mean "
+        f"{difference.mean:.2g}); training moved them by {effect.mean:.2g} in the mean. "
+        f"{record.greedy_equal or 0:.1%} of the likeliest tokens are the trainer's. "
+    )
+
+
+def _licence(record: ExportRecord, base: BaseModel) -> str:
     named = f"`{licence}`" if (licence := base.licence()) else "stated in its own model card"
     own = " (kept here as BASE_README.md, where it has one)" if record.format == "merged" else ""
     return (

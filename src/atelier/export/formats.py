@@ -12,22 +12,23 @@ import torch
 from atelier.config.schema import ExportConfig, LoraConfig
 from atelier.errors import AtelierError, CheckpointError, ConfigError
 from atelier.export.adapter import export_adapter
-from atelier.export.base import BasePipeline
+from atelier.export.base import BaseModel
 from atelier.export.card import Provenance, model_card
+from atelier.export.families import family_of
 from atelier.export.manifest import write_manifest
 from atelier.export.merged import export_merged
 from atelier.export.publish import aside, publish, recover
 from atelier.export.record import ExportRecord, Format, WrittenWeights
 from atelier.export.reference import Reference
 from atelier.export.reload import Exported, judge, reload_all
-from atelier.export.verify import check_adapter_file
 
 
 @dataclass(frozen=True)
 class ExportRequest:
-    """All an export is a function of. `tensors` float32 by name; `lora` None: trained in full."""
+    """All an export is a function of: `tensors` float32 by the base's names, `lora` None where they
+    were trained in full."""
 
-    base: BasePipeline
+    base: BaseModel
     tensors: Mapping[str, torch.Tensor]
     lora: LoraConfig | None
     config: ExportConfig
@@ -145,7 +146,7 @@ def _prove_and_publish(
         kind, directory = exported.record.format, exported.directory
         try:
             if kind == "adapter":
-                check_adapter_file(directory, exported.record)
+                family_of(exported.record.family).check_adapter(directory, exported.record)
             record = exported.record.measured(judge(exported, outcome))
         except CheckpointError as error:
             refused[kind] = error

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from atelier.config.model_facts import is_targeted
+from atelier.config.facts.targets import is_targeted
 from atelier.config.schema import LoraConfig
 from atelier.errors import CheckpointError
 
@@ -31,9 +31,9 @@ def lora_pairs(
     """Group peft parameters by module and hold them against what the configuration asks for.
 
     Args:
-        tensors: peft parameters of the transformer, `<module>.lora_A[.<adapter>].weight` and B.
+        tensors: peft parameters, `<module>.lora_A[.<adapter>].weight` and B.
         lora: rank and target modules (suffixes of module names).
-        base_names: names of the base transformer's tensors.
+        base_names: names of the base's tensors that could be adapted.
 
     Raises:
         CheckpointError: a name that is no LoRA parameter, or modules without both factors, not in
@@ -43,7 +43,7 @@ def lora_pairs(
     for name, tensor in tensors.items():
         match = _NAME.match(name)
         if match is None:
-            raise CheckpointError(f"trained tensor {name}: not a LoRA parameter of the transformer")
+            raise CheckpointError(f"trained tensor {name}: not a LoRA parameter of the base")
         sides.setdefault(match["module"], {})[match["side"]] = tensor
     expected = _targeted(lora, base_names)
     _require_same(expected, set(sides))
@@ -79,7 +79,7 @@ def _targeted(lora: LoraConfig, base_names: Iterable[str]) -> set[str]:
 
 def _require_same(expected: set[str], found: set[str]) -> None:
     if not expected:
-        raise CheckpointError("policy.lora.target_modules names no module of the base transformer")
+        raise CheckpointError("policy.lora.target_modules names no module of the base")
     if missing := sorted(expected - found):
         raise CheckpointError(
             f"{len(missing)} of {len(expected)} adapted modules have no trained tensors: "

@@ -1,14 +1,13 @@
-"""Format `merged`: the base's own `from_pretrained` directory with the trained transformer.
+"""Format `merged`: the base's own `from_pretrained` directory with the trained weights.
 
-The transformer's weight files keep their names, shards and keys; every other file of the pipeline
-is copied byte for byte. Weights are merged in float32, whatever dtype the base is stored in, and
-rounded once to the dtype they are saved in.
+Weight files keep their names, shards and keys; what else belongs to the model is copied. Weights
+are merged in float32, whatever dtype the base is stored in, and rounded once to the dtype they are
+saved in.
 """
 
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -17,30 +16,29 @@ from safetensors.torch import save_file
 
 from atelier.config.schema import LoraConfig
 from atelier.errors import CheckpointError
-from atelier.export.base import INDEX, MODEL_INDEX, TRANSFORMER, BasePipeline
-from atelier.export.clean_process import lines_digest, tensor_line
-from atelier.export.lora import lora_pairs, lora_update
+from atelier.export.base import BaseModel
+from atelier.export.clean_process.digests import lines_digest, tensor_line
+from atelier.export.lora import LoraPair, lora_pairs, lora_update
 from atelier.export.record import WrittenWeights
 from atelier.export.survival import UpdateSurvival
 
 Merge = Callable[[torch.Tensor], torch.Tensor]
-TOP_LEVEL_FILES = ("LICENSE*", "LICENCE*", "NOTICE*")
 
 
 def export_merged(
-    base: BasePipeline,
+    base: BaseModel,
     tensors: Mapping[str, torch.Tensor],
     lora: LoraConfig | None,
     dtype: torch.dtype,
     directory: Path,
 ) -> WrittenWeights:
-    """Write the whole pipeline with `tensors` merged into its transformer.
+    """Write the whole model with `tensors` merged into its weights.
 
     Args:
-        base: the pipeline trained from.
-        tensors: float32; with `lora` its peft parameters, else transformer parameters by name.
+        base: the model trained from.
+        tensors: float32; with `lora` its peft parameters, else the base's parameters by name.
         lora: settings of the adapter, None where parameters were trained in full.
-        dtype: dtype of the transformer's weights on disk.
+        dtype: dtype of the weights on disk.
         directory: an existing empty directory to write into.
 
     Returns:
@@ -50,27 +48,33 @@ def export_merged(
         CheckpointError: the tensors do not belong to this base, are not finite, or change nothing.
     """
     merges = _lora_merges(base, tensors, lora) if lora else _full_merges(base, tensors)
-    _copy_other_files(base, directory)
+    base.copy_rest(directory, dtype)
+    folder, tied = directory / base.weights_folder, base.tied()
     survival, lines = UpdateSurvival(), []
+    held: dict[str, tuple[str, int]] = {}
     for file in base.weight_files():
         shard = {}
         for name, stored in base.tensors(file):
             value = stored.float() if stored.is_floating_point() else stored
-            if merge := merges.get(name):
+            if merge := merges.get(tied.get(name, name)):
                 merged = merge(value)
                 _require_finite(name, merged.to(dtype), dtype)
                 survival.add(value, merged, dtype)
                 value = merged
-            shard[name] = value.to(dtype) if value.is_floating_point() else value
-            lines.append(tensor_line(name, shard[name]))
-        save_file(shard, directory / TRANSFORMER / file.name, metadata={"format": "pt"})
-    _write_index(base, directory, dtype)
+            value = value.to(dtype) if value.is_floating_point() else value
+            # A file holds no tensor of two names: the second one gets a copy.
+            shard[name] = value.clone() if name in tied else value.contiguous()
+            if name not in tied:
+                lines.append(tensor_line(name, shard[name]))
+        save_file(shard, folder / file.name, metadata={"format": "pt"})
+        held |= {name: (file.name, tensor.nbytes) for name, tensor in shard.items()}
+    _write_index(base, folder, held)
     if survival.update == 0:
         raise CheckpointError("the trained tensors equal the base's: there is nothing to export")
     return WrittenWeights(len(lines), lines_digest(lines), [], survival.share, survival.changed)
 
 
-def _full_merges(base: BasePipeline, tensors: Mapping[str, torch.Tensor]) -> dict[str, Merge]:
+def _full_merges(base: BaseModel, tensors: Mapping[str, torch.Tensor]) -> dict[str, Merge]:
     """Each trained tensor stands for the base's of the same name."""
     shapes = base.tensor_shapes()
     if not tensors:
@@ -89,15 +93,16 @@ def _replace_by(trained: torch.Tensor) -> Merge:
 
 
 def _lora_merges(
-    base: BasePipeline, tensors: Mapping[str, torch.Tensor], lora: LoraConfig
+    base: BaseModel, tensors: Mapping[str, torch.Tensor], lora: LoraConfig
 ) -> dict[str, Merge]:
     """Each adapted weight gets alpha / rank * B A added."""
-    pairs = lora_pairs(tensors, lora, base.tensor_shapes())
-    return {f"{module}.weight": _add(lora_update(pair, lora)) for module, pair in pairs.items()}
+    pairs = lora_pairs(tensors, lora, base.adaptable())
+    return {f"{module}.weight": _add(pair, lora) for module, pair in pairs.items()}
 
 
-def _add(update: torch.Tensor) -> Merge:
-    return lambda weight: weight + update
+def _add(pair: LoraPair, lora: LoraConfig) -> Merge:
+    """The product is as large as the weight: it is made when its turn comes."""
+    return lambda weight: weight + lora_update(pair, lora)
 
 
 def _require_finite(name: str, tensor: torch.Tensor, dtype: torch.dtype) -> None:
@@ -108,30 +113,17 @@ def _require_finite(name: str, tensor: torch.Tensor, dtype: torch.dtype) -> None
         )
 
 
-def _copy_other_files(base: BasePipeline, directory: Path) -> None:
-    """Everything `from_pretrained` reads but the transformer's weights, and the licence."""
-    weights = set(base.weight_files())
-    for component in base.components():
-        shutil.copytree(
-            base.directory / component,
-            directory / component,
-            ignore=lambda folder, names: [n for n in names if Path(folder, n) in weights],
-        )
-    shutil.copyfile(base.directory / MODEL_INDEX, directory / MODEL_INDEX)
-    for pattern in TOP_LEVEL_FILES:
-        for file in base.directory.glob(pattern):
-            shutil.copyfile(file, directory / file.name)
-    if (card := base.directory / "README.md").exists():
-        shutil.copyfile(card, directory / "BASE_README.md")
+def _write_index(base: BaseModel, folder: Path, held: Mapping[str, tuple[str, int]]) -> None:
+    """The shard index, with the size the shards have now.
 
-
-def _write_index(base: BasePipeline, directory: Path, dtype: torch.dtype) -> None:
-    """The shard index as it was, with the size the shards have now."""
-    source = base.transformer / INDEX
+    Args:
+        held: file and bytes of every tensor.
+    """
+    source = base.directory / base.weights_folder / base.index_name
     if not source.exists():
         return
     index = json.loads(source.read_text(encoding="utf-8"))
-    shapes = base.tensor_shapes()
-    total = sum(torch.Size(shape).numel() for shape in shapes.values()) * dtype.itemsize
+    total = sum(size for _, size in held.values())
     index["metadata"] = {**index.get("metadata", {}), "total_size": total}
-    (directory / TRANSFORMER / INDEX).write_text(json.dumps(index, indent=2), encoding="utf-8")
+    index["weight_map"] = {name: file for name, (file, _) in sorted(held.items())}
+    (folder / base.index_name).write_text(json.dumps(index, indent=2), encoding="utf-8")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import MISSING, asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from atelier.errors import CheckpointError
-from atelier.export.base import BasePipeline, local_base
-from atelier.export.reference import ImageDifference
+from atelier.export.base import BaseModel
+from atelier.export.reference import Difference, Differences
 from atelier.tracking.run_directory import write_json
 
 VERIFICATION = "verification"  # a folder, so that no loader takes its files for weights
@@ -18,7 +18,7 @@ Format = Literal["adapter", "merged"]
 
 @dataclass(frozen=True)
 class WrittenWeights:
-    """Weights as written: how many tensors, their digest (clean_process.tensors_digest), the LoRA
+    """Weights as written: how many tensors, their digest (clean_process/digests.py), the LoRA
     scales, and for merged ones the share of the update that survived rounding (survival.py)."""
 
     tensors: int
@@ -30,7 +30,15 @@ class WrittenWeights:
 
 @dataclass(frozen=True)
 class ExportRecord:
-    """One exported directory. `difference` is what the clean process measured at export."""
+    """One exported directory: `effect` is how far training moved the model, `difference` how far
+    the clean process was from the trainer at export.
+
+    Attributes:
+        effect, difference: of the images.
+        family: of the policy.
+        log_prob_effect, log_prob_difference: of image tokens, where the family has tokens.
+        greedy_equal: share of the likeliest tokens that the clean process drew as the trainer did.
+    """
 
     format: Format
     dtype: str
@@ -38,33 +46,51 @@ class ExportRecord:
     base_is_local: bool
     base_sha256: str
     weights: WrittenWeights
-    effect: ImageDifference
-    difference: ImageDifference | None = None
+    effect: Difference
+    difference: Difference | None = None
+    family: str = "sd3"
+    log_prob_effect: Difference | None = None
+    log_prob_difference: Difference | None = None
+    greedy_equal: float | None = None
 
     @classmethod
     def new(
         cls,
         kind: Format,
         dtype: str,
-        base: BasePipeline,
+        base: BaseModel,
         weights: WrittenWeights,
-        effect: ImageDifference,
+        effect: Differences,
     ) -> ExportRecord:
         return cls(
             kind,
             dtype,
             base.path,
-            local_base(base.path) is not None,
-            base.transformer_sha256(),
+            base.is_local,
+            base.weights_sha256(),
             weights,
-            effect,
+            effect.images,
+            family=base.family,
+            log_prob_effect=effect.log_probs,
         )
 
-    def measured(self, difference: ImageDifference) -> ExportRecord:
-        return replace(self, difference=difference)
+    def measured(self, found: Differences) -> ExportRecord:
+        return replace(
+            self,
+            difference=found.images,
+            log_prob_difference=found.log_probs,
+            greedy_equal=found.greedy,
+        )
 
     def write(self, directory: Path) -> None:
-        write_json(directory / VERIFICATION / "record.json", asdict(self))
+        """Fields that say nothing are left out: records of one family have no others' fields."""
+        defaults = {one.name: one.default for one in fields(self) if one.default is not MISSING}
+        said = {
+            name: value
+            for name, value in asdict(self).items()
+            if name not in defaults or value != defaults[name]
+        }
+        write_json(directory / VERIFICATION / "record.json", said)
 
 
 def read_record(directory: Path) -> ExportRecord:
@@ -75,13 +101,13 @@ def read_record(directory: Path) -> ExportRecord:
     """
     path = directory / VERIFICATION / "record.json"
     try:
-        fields: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        fields["weights"] = WrittenWeights(**fields["weights"])
-        for name in ("effect", "difference"):
-            fields[name] = ImageDifference(**fields[name]) if fields[name] else None
-        if fields["format"] not in get_args(Format) or not isinstance(fields["base"], str):
-            raise ValueError(f"format {fields['format']!r}, base {fields['base']!r}")
-        return ExportRecord(**fields)
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        found["weights"] = WrittenWeights(**found["weights"])
+        for name in ("effect", "difference", "log_prob_effect", "log_prob_difference"):
+            found[name] = Difference(**found[name]) if found.get(name) else None
+        if found["format"] not in get_args(Format) or not isinstance(found["base"], str):
+            raise ValueError(f"format {found['format']!r}, base {found['base']!r}")
+        return ExportRecord(**found)
     except FileNotFoundError:
         raise CheckpointError(
             f"{path}: missing: {directory} is not an exported directory"

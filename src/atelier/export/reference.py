@@ -1,90 +1,96 @@
-"""The images an export must reproduce: latents, prompts and settings, and what the trainer made.
+"""What an export must reproduce, and how far what was reproduced is from it.
 
-Stored as verification/reference.safetensors:
-
-    latents      float32 [N, C, h, w]   the initial noise, as the pipeline's `latents` argument
-    images       uint8 [N, H, W, 3]     by the trainer's policy with the trained tensors
-    base_images  uint8 [N, H, W, 3]     by the same policy before they were loaded
-
-with the prompts and the call's settings as JSON in the header.
+A reference is what the trainer's own policy made of held-out prompts, with the trained tensors and
+without them, in float32. It lies in the exported directory as verification/reference.safetensors:
+arrays by name, prompts and settings as JSON in the header. Each family has its own
+(sd3/reference.py, janus/reference.py).
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
-import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors import SafetensorError
 
 from atelier.errors import CheckpointError
 
 
 @dataclass(frozen=True)
-class ImageDifference:
-    """Absolute difference of two sets of images, in [0, 1]: 1/255 is one grey level."""
+class Difference:
+    """Absolute difference of two arrays. Of images, in [0, 1]: 1/255 is one grey level."""
 
     max: float
     mean: float
 
 
 @dataclass(frozen=True)
-class Reference:
-    """See the module. `call` holds num_inference_steps, guidance_scale, max_sequence_length."""
+class Differences:
+    """How far two models are apart.
 
-    latents: torch.Tensor
-    images: np.ndarray
-    base_images: np.ndarray
-    prompts: list[str]
-    call: Mapping[str, float | int]
+    Attributes:
+        images: of what they generate.
+        log_probs: of the log-probabilities of the same tokens, in nats, where there are tokens.
+        greedy: share of the likeliest tokens that are the same, likewise.
+    """
 
-    def save(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        tensors = {
-            "latents": self.latents.float().cpu().contiguous(),
-            "images": torch.from_numpy(np.ascontiguousarray(self.images)),
-            "base_images": torch.from_numpy(np.ascontiguousarray(self.base_images)),
-        }
-        header = {"prompts": json.dumps(self.prompts), "call": json.dumps(dict(self.call))}
-        save_file(tensors, path, metadata=header)
+    images: Difference
+    log_probs: Difference | None = None
+    greedy: float | None = None
+
+
+class Reference(Protocol):
+    """See the module."""
 
     @property
-    def effect(self) -> ImageDifference:
-        """How far training moved the images. Under 1/255 they cannot tell trained from base."""
-        return image_difference(self.images, self.base_images)
+    def prompts(self) -> Sequence[str]: ...
+
+    @property
+    def call(self) -> Mapping[str, float | int]:
+        """Settings of the call that generates."""
+        ...
+
+    @property
+    def effect(self) -> Differences:
+        """How far training moved the model: trained against base."""
+        ...
+
+    def compare(self, made: Mapping[str, np.ndarray]) -> Differences:
+        """How far what the clean process made is from the trainer's.
+
+        Raises:
+            CheckpointError: it made something of another shape.
+        """
+        ...
+
+    def save(self, path: Path) -> None: ...
 
 
-def load_reference(path: Path) -> Reference:
-    """Read a reference back.
-
-    Raises:
-        CheckpointError: no such file, or not a reference.
-    """
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Inside, what is wrong with the file of a reference becomes a CheckpointError."""
     try:
-        with safe_open(path, framework="pt") as file:
-            header = file.metadata()
-            return Reference(
-                latents=file.get_tensor("latents"),
-                images=file.get_tensor("images").numpy(),
-                base_images=file.get_tensor("base_images").numpy(),
-                prompts=json.loads(header["prompts"]),
-                call=json.loads(header["call"]),
-            )
+        yield
     except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"{path}: not the reference of an export: {error}") from error
 
 
-def image_difference(left: np.ndarray, right: np.ndarray) -> ImageDifference:
+def image_difference(left: np.ndarray, right: np.ndarray) -> Difference:
     """Compare two uint8 arrays [N, H, W, 3].
 
     Raises:
         CheckpointError: their shapes differ.
     """
-    if left.shape != right.shape:
-        raise CheckpointError(f"images {left.shape} cannot be compared with images {right.shape}")
+    require_same_shape("images", left, right)
     difference = np.abs(left.astype(np.int16) - right.astype(np.int16)) / 255
-    return ImageDifference(float(difference.max()), float(difference.mean()))
+    return Difference(float(difference.max()), float(difference.mean()))
+
+
+def require_same_shape(what: str, left: np.ndarray, right: np.ndarray) -> None:
+    """Raise CheckpointError unless two arrays can be compared."""
+    if left.shape != right.shape:
+        raise CheckpointError(f"{what} {left.shape} cannot be compared with {what} {right.shape}")

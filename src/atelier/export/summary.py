@@ -26,7 +26,7 @@ def summarize(report: ExportReport) -> dict[str, Any]:
 
 def _format(one: ExportedFormat) -> dict[str, Any]:
     record = one.record
-    return {
+    said = {
         "directory": one.directory.name,
         "manifest_sha256": one.manifest_sha256,
         "dtype": record.dtype,
@@ -36,3 +36,8 @@ def _format(one: ExportedFormat) -> dict[str, Any]:
         "difference": asdict(record.difference) if record.difference else None,
         "effect": asdict(record.effect),
     }
+    if record.log_prob_difference and record.log_prob_effect:
+        said["log_prob_difference"] = asdict(record.log_prob_difference)
+        said["log_prob_effect"] = asdict(record.log_prob_effect)
+        said["greedy_equal"] = record.greedy_equal
+    return said

@@ -9,7 +9,7 @@ import threading
 
 from PIL import Image
 
-from atelier.data.opaque import opaque
+from atelier.data.pictures import opaque
 
 _LOADING = threading.Lock()  # a file is read by the first use, and questions share images
 

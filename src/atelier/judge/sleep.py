@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import httpx
 
 logger = logging.getLogger(__name__)
+logging.getLogger("httpx").setLevel(logging.WARNING)  # it reports every request
 
 _SECONDS = 120.0  # weights of a large model come back through the bus
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 10.0

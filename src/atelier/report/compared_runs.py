@@ -25,7 +25,7 @@ _NO_SETTING = frozenset(
     {"train.seed", "train.checkpoint_every", "train.keep_checkpoints", "train.evaluate_every"}
 )
 # What decides which image a prompt gets and how it is scored.
-_EVALUATION = ("suite", "num_inference_steps", "guidance_scale", "seed")
+_EVALUATION = ("suite", "images_per_prompt", "num_inference_steps", "guidance_scale", "seed")
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 

@@ -9,19 +9,10 @@ from typing import Any
 from atelier.errors import DataError
 from atelier.evaluation.results import Comparison
 from atelier.report import text_tables
+from atelier.report.metric_names import direction_of, is_part, label_of, order_of
 from atelier.report.text_tables import signed
 from atelier.tracking.run_directory import RunDirectory
 
-LABELS = {
-    "similarity": "OCR similarity (the proxy that is trained on)",
-    "exact": "OCR exact match",
-    "gold": "Gold: facts confirmed by the exact checker",
-    "dark_share": "Dark pixels",
-    "edge_density": "Edges",
-    "color_entropy": "Colour entropy (bits)",
-}
-# Image statistics have no better or worse: they are there to notice a hacked reward.
-DIRECTION = {"similarity": 1, "exact": 1, "gold": 1}
 HEADER = ("Held-out metric", "before", "after", "change", "95 % interval", "prompts")
 
 
@@ -30,15 +21,20 @@ class ComparedMetric(Comparison):
 
     @property
     def label(self) -> str:
-        return LABELS.get(self.metric, self.metric)
+        return label_of(self.metric)
+
+    @property
+    def is_part(self) -> bool:
+        """Whether it is of a part of the prompts, such as a category."""
+        return is_part(self.metric)
 
     @property
     def verdict(self) -> str:
         """better | worse | changed | same: what the interval allows to say."""
         if not self.excludes_zero:
             return "same"
-        direction = DIRECTION.get(self.metric)
-        if direction is None:
+        direction = direction_of(self.metric)
+        if not direction:
             return "changed"
         return "better" if self.difference * direction > 0 else "worse"
 
@@ -67,8 +63,7 @@ def read_comparison(run: RunDirectory) -> list[ComparedMetric]:
         compared = [ComparedMetric(**row) for row in rows]
     except (OSError, ValueError, TypeError) as error:
         raise DataError(f"{path}: not a comparison of evaluations: {error}") from error
-    order = {name: index for index, name in enumerate(LABELS)}
-    return sorted(compared, key=lambda row: (order.get(row.metric, len(order)), row.metric))
+    return sorted(compared, key=lambda row: (row.is_part, order_of(row.metric)))
 
 
 def headline(rows: Sequence[ComparedMetric]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,8 +13,9 @@ GAP = 4
 
 
 def image_paths(folder: Path, limit: int | None = None) -> list[Path]:
-    """The images of an evaluation folder, in the order of their names (the prompts' order)."""
-    return sorted((folder / "images").glob("*.png"))[:limit]
+    """The images of an evaluation folder, in the order of their names' numbers (the prompts')."""
+    found = (folder / "images").glob("*.png")
+    return sorted(found, key=lambda path: [int(n) for n in re.findall(r"\d+", path.stem)])[:limit]
 
 
 def image_grid(paths: Sequence[Path], columns: int | None = None, scale: int = 1) -> Image.Image:

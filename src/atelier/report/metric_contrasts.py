@@ -10,9 +10,10 @@ import numpy as np
 
 from atelier.errors import DataError
 from atelier.evaluation.contrasts import Estimate, Floats, Groups
-from atelier.evaluation.results import Evaluation
+from atelier.evaluation.results import Evaluation, strata
+from atelier.evaluation.statistics import macro_weights
 from atelier.report.compared_runs import ComparedRun, Group
-from atelier.report.comparison import DIRECTION, LABELS
+from atelier.report.metric_names import direction_of, is_part, label_of, order_of
 from atelier.report.text_tables import signed
 
 
@@ -48,7 +49,7 @@ class MetricContrast:
 
     @property
     def label(self) -> str:
-        return LABELS.get(self.metric, self.metric)
+        return label_of(self.metric)
 
     @property
     def short_label(self) -> str:
@@ -82,13 +83,14 @@ def contrast(metric: str, groups: Sequence[Group]) -> MetricContrast:
     shared = [key for key in every if all(column.get(key) is not None for column in columns)]
     if len(shared) < 2:
         raise DataError(f"{metric}: only {len(shared)} prompts have a score in every run")
-    after = [_table(table, shared) for table in tables]
-    before = [_table(table, shared) for table in baselines]
+    weights = _weights(groups[0].runs[0].after, shared)
+    after = [_table(table, shared, weights) for table in tables]
+    before = [_table(table, shared, weights) for table in baselines]
     paired = seeds_are_paired(groups)
     gains = Groups([a - b for a, b in zip(after, before, strict=True)], paired)
     return MetricContrast(
         metric=metric,
-        direction=DIRECTION.get(metric, 0),
+        direction=direction_of(metric),
         prompts=len(shared),
         left_out=len(every) - len(shared),
         means=[float(table.mean()) for table in after],
@@ -109,23 +111,33 @@ def seeds_are_paired(groups: Sequence[Group]) -> bool:
 
 
 def metrics_of(runs: Sequence[ComparedRun]) -> list[str]:
-    """The metrics every run has before and after, what matters most first."""
+    """The metrics every run has before and after, what matters most first; not those of parts."""
     found = [set(one.summary["metrics"]) for run in runs for one in (run.before, run.after)]
     shared = set.intersection(*found)
-    order = {name: index for index, name in enumerate(LABELS)}
-    return sorted(shared, key=lambda name: (order.get(name, len(order)), name))
+    return sorted((name for name in shared if not is_part(name)), key=order_of)
 
 
-Column = dict[tuple[object, object], float | None]
+Column = dict[tuple[object, ...], float | None]
 
 
 def _column(evaluation: Evaluation, metric: str) -> Column:
-    """Prompt -> score; evaluations are of equal prompts (compared_runs.require_comparable)."""
-    return {(row.get("dataset_id"), row["prompt_id"]): row.get(metric) for row in evaluation.rows}
+    """Unit -> score; evaluations are of equal prompts (compared_runs.require_comparable)."""
+    return {unit.key: unit.values.get(metric) for unit in evaluation.units}
 
 
-def _table(columns: Sequence[Column], keys: Sequence[tuple[object, object]]) -> Floats:
-    return np.array([[column[key] for key in keys] for column in columns], dtype=np.float64)
+def _weights(evaluation: Evaluation, keys: Sequence[tuple[object, ...]]) -> Floats:
+    """What each unit counts, mean 1: 1, or so that the mean is that of the strata's means. What
+    strata differ in then counts as chance, so intervals are wide rather than narrow."""
+    found = {unit.key: unit for unit in evaluation.units}
+    own = strata([found[key] for key in keys])
+    return np.ones(len(keys)) if own is None else macro_weights(own)
+
+
+def _table(
+    columns: Sequence[Column], keys: Sequence[tuple[object, ...]], weights: Floats
+) -> Floats:
+    values = [[column[key] for key in keys] for column in columns]
+    return np.array(values, dtype=np.float64) * weights
 
 
 # In words --------------------------------------------------------------------------------------

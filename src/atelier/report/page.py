@@ -11,9 +11,12 @@ from typing import Any
 import yaml
 
 from atelier.config.resolve import load_stage_config
+from atelier.config.suite_rules import judge_is_reward
+from atelier.evaluation.results import HEADLINE
 from atelier.report.charts import Series, line_chart
 from atelier.report.comparison import headline, read_comparison
-from atelier.report.pictures import first_prompts, most_worsened
+from atelier.report.metric_names import direction_of, is_part, order_of
+from atelier.report.pictures import PICTURE_NOTES, first_prompts, most_worsened
 from atelier.report.run_data import (
     Evaluation,
     metric_records,
@@ -23,13 +26,14 @@ from atelier.report.run_data import (
 )
 from atelier.report.samples import read_samples
 from atelier.report.templates import fill
-from atelier.report.warnings import warnings
+from atelier.report.warnings import JUDGE_IS_REWARD, warnings
 from atelier.rewards.service_file import read_services
 from atelier.tracking.run_directory import RunDirectory, read_json_object, read_run_file
 
 PROMPTS_SHOWN = 16
 WORSENED_SHOWN = 4
 PROMPTS_BY_STEP = 6
+CURVES_SHOWN = 5
 LIBRARIES = ("torch", "diffusers", "transformers", "rapidocr", "prefect", "mlflow")
 
 
@@ -45,17 +49,19 @@ def render(run: RunDirectory) -> str:
     # Other prompts than the whole suite's: one curve is never made of both.
     curve = by_step if len(by_step) > 1 else sides
     history = [one.summary["metrics"] for one in curve]
+    headline_metric = curve[-1].summary.get("headline", HEADLINE) if curve else HEADLINE
     return fill(
         "page.html.j2",
         run=read_run_file(run),
         headline=headline(comparison),
         comparison=comparison,
-        warnings=warnings(steps, history, comparison),
+        dangers=[JUDGE_IS_REWARD] if judge_is_reward(config) else [],
+        warnings=warnings(steps, history, comparison, headline_metric),
+        units="pairs" if config.evaluation.suite == "paircomp" else "prompts",
+        picture_note=PICTURE_NOTES[config.evaluation.suite],
         charts=_charts(steps, curve),
         pairs=first_prompts(sides, PROMPTS_SHOWN) if len(sides) == 2 else [],
-        worsened=most_worsened(sides[0], sides[1], "similarity", WORSENED_SHOWN)
-        if len(sides) == 2
-        else [],
+        worsened=most_worsened(sides[0], sides[1], WORSENED_SHOWN) if len(sides) == 2 else [],
         by_step=first_prompts(pictured, PROMPTS_BY_STEP) if len(pictured) > 1 else [],
         step_numbers=[one.step for one in pictured],
         samples=[read_samples(folder) for folder in _first_and_last(sample_folders(run))],
@@ -80,11 +86,7 @@ def _before_and_after(run: RunDirectory, last_step: int) -> list[Evaluation]:
 def _charts(steps: Sequence[dict[str, Any]], heldout: Sequence[Evaluation]) -> list[dict[str, str]]:
     """The curves a person looks at first; a chart without data is left out."""
     charts = [
-        ("Held-out: proxy and gold, 95 % intervals", [
-            _evaluation_series("OCR similarity (proxy)", "similarity", heldout),
-            _evaluation_series("gold", "gold", heldout),
-            _evaluation_series("exact match", "exact", heldout),
-        ]),
+        ("Held-out, 95 % intervals", _heldout_series(heldout)),
         ("Training reward", [_step_series("mean reward", "reward/mean", steps)]),
         *_charts_of_rewards(steps),
         ("Ratio: mean |ratio - 1|", [_step_series("|ratio - 1|", "ratio/mean_abs_dev", steps)]),
@@ -123,11 +125,19 @@ def _step_series(label: str, name: str, steps: Sequence[dict[str, Any]]) -> Seri
     return Series(label, points, smooth=True)
 
 
-def _evaluation_series(label: str, metric: str, evaluations: Sequence[Evaluation]) -> Series:
+def _heldout_series(evaluations: Sequence[Evaluation]) -> list[Series]:
+    """The suite's metrics that have a better and a worse, the first ones; not those of parts."""
+    names = {name for one in evaluations for name in one.means}
+    shown = [name for name in sorted(names, key=order_of) if direction_of(name)]
+    whole = [name for name in shown if not is_part(name)]
+    return [_evaluation_series(name, evaluations) for name in whole[:CURVES_SHOWN]]
+
+
+def _evaluation_series(metric: str, evaluations: Sequence[Evaluation]) -> Series:
     found = [(one.step, one.summary["metrics"].get(metric)) for one in evaluations]
     present = [(step, value) for step, value in found if value]
     return Series(
-        label,
+        metric.replace("_", " "),
         [(step, value["mean"]) for step, value in present],
         [(value["low"], value["high"]) for _, value in present],
     )

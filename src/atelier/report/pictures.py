@@ -11,14 +11,23 @@ from typing import Any
 
 from PIL import Image
 
+from atelier.evaluation.results import IMAGE_SCORE
 from atelier.report.run_data import Evaluation
 
+_Key = tuple[Any, Any, int]  # data set, prompt and number of an image
 LARGEST_SIDE = 192  # pixels embedded in the page; larger images are reduced
+# Suite -> what is said of an image below it.
+PICTURE_NOTES = {
+    "ocr": "the text that was read, and its similarity to the target",
+    "scenes": "the facts that do not hold, and 1 where all do",
+    "paircomp": "its score against its own caption",
+    "editing": "what is wrong, and the geometric mean of following and preserving",
+}
 
 
 @dataclass(frozen=True)
 class Picture:
-    """An image as a data URI, what was read in it, and its score."""
+    """An image as a data URI, what the suite says of it in words, and its score."""
 
     uri: str
     read: str
@@ -47,18 +56,17 @@ def data_uri(path: Path) -> str:
 
 def first_prompts(evaluations: Sequence[Evaluation], count: int) -> list[PromptRow]:
     """The first prompts of the suite, not the best ones, one column an evaluation."""
-    tables = [_by_prompt(one) for one in evaluations]
+    tables = [_by_image(one) for one in evaluations]
     shared = [key for key in tables[0] if all(key in table for table in tables)] if tables else []
     return [_row(evaluations, tables, key) for key in shared[:count]]
 
 
-def most_worsened(
-    before: Evaluation, after: Evaluation, metric: str, count: int
-) -> list[PromptRow]:
-    """The prompts whose score fell the most."""
+def most_worsened(before: Evaluation, after: Evaluation, count: int) -> list[PromptRow]:
+    """The prompts whose image's score fell the most."""
+    metric = after.summary.get("image_score", IMAGE_SCORE)
     evaluations = (before, after)
-    first, second = tables = [_by_prompt(one) for one in evaluations]
-    falls: list[tuple[float, tuple[Any, Any]]] = []
+    first, second = tables = [_by_image(one) for one in evaluations]
+    falls: list[tuple[float, _Key]] = []
     for key in first:
         then, now = first[key].get(metric), second.get(key, {}).get(metric)
         if then is not None and now is not None and now < then:
@@ -66,19 +74,23 @@ def most_worsened(
     return [_row(evaluations, tables, key) for _, key in sorted(falls)[:count]]
 
 
-def _by_prompt(one: Evaluation) -> dict[tuple[Any, Any], dict[str, Any]]:
-    return {(row.get("dataset_id"), row["prompt_id"]): row for row in one.rows}
+def _by_image(one: Evaluation) -> dict[_Key, dict[str, Any]]:
+    return {
+        (row.get("dataset_id"), row["prompt_id"], row.get("number", 0)): row for row in one.rows
+    }
 
 
 def _row(
     evaluations: Sequence[Evaluation],
-    tables: Sequence[dict[tuple[Any, Any], dict[str, Any]]],
-    key: tuple[Any, Any],
+    tables: Sequence[dict[_Key, dict[str, Any]]],
+    key: _Key,
 ) -> PromptRow:
     rows = [table[key] for table in tables]
     pictures = [
         Picture(
-            data_uri(one.folder / row["image"]), str(row.get("text") or ""), row.get("similarity")
+            data_uri(one.folder / row["image"]),
+            "nothing" if row.get("text") == "" else str(row.get("text") or ""),
+            row.get(one.summary.get("image_score", IMAGE_SCORE)),
         )
         for one, row in zip(evaluations, rows, strict=True)
     ]

@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from atelier.config.resolve import load_stage_config
-from atelier.report.comparison import DIRECTION, read_comparison
-from atelier.report.run_data import metric_records, periodic_evaluations, step_series
+from atelier.evaluation.results import HEADLINE
+from atelier.report.comparison import read_comparison
+from atelier.report.metric_names import direction_of
+from atelier.report.run_data import Evaluation, metric_records, periodic_evaluations, step_series
 from atelier.tracking.run_directory import RunDirectory, write_json, write_text_atomically
 
 METRICS, TRAINING, HELDOUT = "metrics.json", "training.csv", "heldout.csv"
@@ -30,18 +32,23 @@ def write_result_files(run: RunDirectory, folder: Path) -> None:
     write_json(folder / METRICS, _metrics(run, steps))
     training = [{"step": one["step"], **step_series(one)} for one in steps]
     write_text_atomically(folder / TRAINING, _as_csv(training))
-    heldout = [{"step": one.step, **one.means} for one in periodic]
+    heldout = [{"step": one.step, "headline": _headline(one), **one.means} for one in periodic]
     write_text_atomically(folder / HELDOUT, _as_csv(heldout))
 
 
 def _metrics(run: RunDirectory, steps: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Only what has a better and a worse: a table of experiments is read by its columns."""
-    rows = [row for row in read_comparison(run) if row.metric in DIRECTION]
+    rows = [row for row in read_comparison(run) if direction_of(row.metric) and not row.is_part]
     return {
         "heldout": {row.metric: row.after for row in rows},
         "gain": {row.metric: row.difference for row in rows},
         "reward": step_series(steps[-1]).get("reward/mean") if steps else None,
     }
+
+
+def _headline(one: Evaluation) -> float | None:
+    """The suite's first metric, under one name for every suite: what is plotted."""
+    return one.means.get(one.summary.get("headline", HEADLINE))
 
 
 def _as_csv(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from atelier.report.charts import Series, line_chart
-from atelier.report.comparison import DIRECTION, LABELS
-from atelier.report.pictures import first_prompts
+from atelier.report.metric_names import direction_of, label_of
+from atelier.report.pictures import PICTURE_NOTES, first_prompts
 from atelier.report.run_data import Evaluation, metric_records, periodic_evaluations
 from atelier.report.templates import fill
 from atelier.tracking.run_directory import write_json, write_text_atomically
@@ -46,6 +46,7 @@ def render(comparison: RunsComparison) -> str:
         "runs_page.html.j2",
         comparison=comparison,
         charts=_charts(comparison),
+        picture_note=PICTURE_NOTES[comparison.runs[0].config.evaluation.suite],
         titles=[title for title, _ in columns],
         rows=first_prompts([one for _, one in columns], count),
     )
@@ -105,9 +106,9 @@ def _curves(run: ComparedRun, metrics: Sequence[str]) -> dict[str, list[tuple[fl
     steps = metric_records(run.directory)
     means = [(one.step, one.means) for one in periodic]
     curves: dict[str, list[tuple[float, float]]] = {
-        f"Held-out {LABELS.get(name, name)}": [(n, mean[name]) for n, mean in means if name in mean]
+        f"Held-out {label_of(name)}": [(n, mean[name]) for n, mean in means if name in mean]
         for name in metrics
-        if name in DIRECTION
+        if direction_of(name)
     }
     for title, name in TRAINING_CURVES.items():
         points = [(s["step"], s[name]) for s in steps if isinstance(s.get(name), int | float)]

@@ -6,29 +6,43 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from atelier.evaluation.results import HEADLINE
 from atelier.monitoring import check_evaluations, check_training
 from atelier.report.comparison import ComparedMetric
+
+JUDGE_IS_REWARD = (
+    "The judge of the held-out images is the one that the policy was trained to please, or of the "
+    "same model: its scores rise whatever was learned. Believe gold, or evaluate with another "
+    "judge (evaluation.SUITE.judge)."
+)
 
 
 def warnings(
     steps: Sequence[dict[str, Any]],
     history: Sequence[Mapping[str, Mapping[str, Any]]],
     rows: Sequence[ComparedMetric],
+    headline: str = HEADLINE,
 ) -> list[str]:
-    """Findings in training metrics, in the evaluations (first to last) and in the comparison."""
-    verdicts = [*check_training(steps), *check_evaluations(history)]
+    """Findings in training metrics, in the evaluations (first to last) and in the comparison.
+
+    Args:
+        headline: the suite's first metric, which is what a hacked reward raises.
+    """
+    verdicts = [*check_training(steps), *check_evaluations(history, proxy=headline)]
     found = [f"{one.check}: {one.reason}." for one in verdicts if one.level != "ok"]
-    return [*found, *_of_comparison({row.metric: row for row in rows}), *_of_scores(steps)]
+    compared = {row.metric: row for row in rows}
+    return [*found, *_of_comparison(compared, headline), *_of_scores(steps)]
 
 
-def _of_comparison(rows: dict[str, ComparedMetric]) -> Iterator[str]:
-    proxy, gold = rows.get("similarity"), rows.get("gold")
+def _of_comparison(rows: dict[str, ComparedMetric], headline: str) -> Iterator[str]:
+    proxy, gold = rows.get(headline), rows.get("gold")
     if proxy and proxy.verdict == "worse":
-        yield "The held-out proxy fell: training made the model worse at what it was trained on."
+        name = proxy.label.split(" (")[0]
+        yield f"Held-out {name} fell: training made the model worse at what is looked at first."
     if proxy and gold and proxy.verdict == "better" and gold.verdict == "worse":
         yield (
-            "The proxy rose while gold fell: the policy may be exploiting the reader instead of "
-            "writing better words (reward hacking)."
+            "The headline metric rose while gold fell: the policy may be exploiting what scores it "
+            "instead of drawing better (reward hacking)."
         )
 
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from atelier.config.schema import RunConfig
+from atelier.report.metric_names import direction_of, order_of
 from atelier.stages.frame import Stage, open_stage
 from atelier.tracking.run_directory import RunDirectory
 
 logger = logging.getLogger(__name__)
 
-OUTPUTS = ("scores.jsonl", "summary.json", "images/*.png")
+OUTPUTS = ("scores.jsonl", "summary.json", "paircomp.json", "images/*.png")
 
 
 def run(run: RunDirectory) -> dict[str, Any]:
@@ -32,11 +34,13 @@ def inputs(run: RunDirectory, config: RunConfig) -> list[Path]:
 
 
 def local_model(config: RunConfig) -> list[Path]:
-    """The model's directory; a hub id is identified by its name in the digest."""
-    from atelier.config.paths import from_root
+    """The model's directory, or its file of weights and the directory of its layout; a hub id is
+    identified by its name in the digest."""
+    from atelier.config.paths import from_root, is_directory, is_file
 
-    path = from_root(config.policy.path)
-    return [path] if path.is_dir() else []
+    named = (config.policy.path, config.policy.layout)
+    paths = [from_root(one) for one in named if one is not None]
+    return [path for path in paths if is_directory(path) or is_file(path)]
 
 
 def _work(stage: Stage) -> dict[str, Any]:
@@ -48,7 +52,8 @@ def _work(stage: Stage) -> dict[str, Any]:
     return {"suite": evaluation.summary["suite"], "images": len(evaluation.rows), **means}
 
 
-def describe(means: dict[str, float | None]) -> str:
-    """The metrics a person follows, in one line."""
-    shown = ("similarity", "exact", "gold")
-    return "  ".join(f"{name} {means[name]:.3f}" for name in shown if means.get(name) is not None)
+def describe(means: Mapping[str, float | None]) -> str:
+    """The metrics a person follows, what matters most first, in one line."""
+    known = {name: value for name, value in means.items() if value is not None}
+    shown = [name for name in sorted(known, key=order_of) if direction_of(name) and "/" not in name]
+    return "  ".join(f"{name} {known[name]:.3f}" for name in shown)

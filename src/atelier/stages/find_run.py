@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Sequence
 from pathlib import Path
 
-from atelier.config.paths import is_file, runs_root
+from atelier.config.paths import is_directory, is_file, runs_root
 from atelier.errors import ConfigError
 from atelier.tracking.run_directory import RunDirectory
 
@@ -42,6 +42,13 @@ def find_id(name: str) -> Path | None:
         return find_run(name).root
     except ConfigError:
         return None
+
+
+def find_path(name: str) -> Path:
+    """The directory of that name, else the run's under runs/ whose id it is or begins; else the
+    path as it was written, for who says what is wrong with it."""
+    path = Path(name)
+    return path if is_directory(path) else find_id(name) or path
 
 
 def _other_runs(name: str, ids: Sequence[str]) -> str:

@@ -15,9 +15,11 @@ from atelier.background import LEAVE_SECONDS, BackgroundLoop
 from atelier.config.schema import RunConfig
 from atelier.data.prompts import read_prompts
 from atelier.errors import AtelierError
+from atelier.evaluation.evaluate import score_folder
 from atelier.evaluation.files import read_evaluation, read_images, write_results
-from atelier.evaluation.ocr import METRICS, score_folder
-from atelier.evaluation.results import Evaluation, summarize
+from atelier.evaluation.judging import SuiteJudge
+from atelier.evaluation.requests import image_requests
+from atelier.evaluation.results import restricted
 from atelier.stages.announced import Images, announced_images
 from atelier.stages.baseline import describe
 from atelier.tracking.run_directory import RunDirectory
@@ -28,11 +30,18 @@ POLL_SECONDS = 1.0
 
 
 class EvaluationFollower:
-    """A context in which evaluations are scored as they come. `finish` scores the last ones."""
+    """A context in which evaluations are scored as they come. `finish` scores the last ones.
 
-    def __init__(self, run: RunDirectory, config: RunConfig) -> None:
+    Args:
+        judge: the one that the suite asks, if it asks one.
+    """
+
+    def __init__(
+        self, run: RunDirectory, config: RunConfig, judge: SuiteJudge | None = None
+    ) -> None:
         self._run = run
         self._config = config
+        self._judge = judge
         self._prompts = read_prompts(run.data / "heldout.parquet")
         self._loop = BackgroundLoop("evaluation-scorer", self._follow, first_after=POLL_SECONDS)
 
@@ -57,7 +66,7 @@ class EvaluationFollower:
         if (images.folder / "summary.json").exists():
             return
         prompts = self._prompts[: images.prompts]
-        evaluation = score_folder(images.folder, prompts, self._config.evaluation)
+        evaluation = score_folder(images.folder, prompts, self._config.evaluation, self._judge)
         means = {name: evaluation.mean(name) for name in evaluation.summary["metrics"]}
         logger.info("held-out at step %d: %s", images.step, describe(means))
 
@@ -78,19 +87,15 @@ class EvaluationFollower:
 def write_step_zero(run: RunDirectory, config: RunConfig) -> None:
     """The baseline's first prompts as the periodic evaluation of step 0: same weights, prompts and
     noise, so the curve has its beginning without generating anything."""
-    count = config.evaluation.periodic_prompts
     folder = run.periodic_evaluation(config.evaluation.suite, 0)
     if not (run.baseline / "summary.json").exists() or (folder / "summary.json").exists():
         return
+    prompts = read_prompts(run.data / "heldout.parquet")[: config.evaluation.periodic_prompts]
     baseline = read_evaluation(run.baseline)
-    rows = baseline.rows[:count]
+    there = {row["image"] for row in baseline.rows}
+    asked = [one.file for one in image_requests(prompts, config.evaluation)]
+    files = [file for file in asked if file in there]
     (folder / "images").mkdir(parents=True, exist_ok=True)
-    files = [str(row["image"]) for row in rows]
     for file in files:
         shutil.copyfile(run.baseline / file, folder / file)
-    summary = baseline.summary | {
-        "images": len(rows),
-        "missing": sum(row["similarity"] is None for row in rows),
-        "metrics": summarize(rows, METRICS, config.evaluation.bootstrap_samples),
-    }
-    write_results(folder, Evaluation(rows, summary), read_images(folder, files))
+    write_results(folder, restricted(baseline, files), read_images(folder, files))

@@ -15,12 +15,13 @@ from torch import Tensor
 
 from atelier.config.schema import RunConfig
 from atelier.data.prompts import read_prompts
+from atelier.evaluation.evaluate import evaluate
 from atelier.evaluation.files import write_images, write_results
-from atelier.evaluation.ocr import evaluate
 from atelier.evaluation.requests import ImageRequest, image_requests
 from atelier.evaluation.results import Evaluation
 from atelier.policies.base import Policy
 from atelier.policies.registry import load_policy
+from atelier.stages.suite_judges import judge_of_stage
 from atelier.tracking.run_directory import RunDirectory
 from atelier.training.distributed import join_world
 from atelier.training.weights import put_weights
@@ -45,7 +46,8 @@ def evaluate_weights(
             put_weights(policy.trainable(), weights)
         images = _generate(policy, requests, config)
     write_images(folder, [one.file for one in requests], images)
-    evaluation = evaluate(images, prompts, config.evaluation)
+    with judge_of_stage(run, config, folder) as judge:
+        evaluation = evaluate(images, prompts, config.evaluation, judge)
     write_results(folder, evaluation, images)
     return evaluation
 

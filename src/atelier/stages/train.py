@@ -28,6 +28,7 @@ from atelier.stages.frame import Stage, open_stage
 from atelier.stages.log_tail import LogTail
 from atelier.stages.run_file import shown_path
 from atelier.stages.servers.run_servers import RunServers
+from atelier.stages.suite_judges import judge_beside
 from atelier.stages.system_samples import SystemSamples
 from atelier.tracking.run_directory import RunDirectory
 
@@ -80,7 +81,11 @@ def _inputs(run: RunDirectory, config: RunConfig) -> list[Path]:
 def _work(stage: Stage) -> dict[str, Any]:
     run, config = stage.run, stage.config
     mirroring.follow(run)
-    with RunServers(run, config) as servers, EvaluationFollower(run, config) as follower:
+    with (
+        RunServers(run, config) as servers,
+        judge_beside(config, servers) as judge,
+        EvaluationFollower(run, config, judge) as follower,
+    ):
         _supervise(run, config, servers)
         follower.finish()
     steps = metric_records(run)

@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from atelier.config.schema import RunConfig
 from atelier.config.whole_groups import images_together
+from atelier.data.ground_truth import has_ground_truth
 from atelier.data.keys import key, uniform
 from atelier.data.prompts import Prompt
 from atelier.data.rows import pair_of
@@ -47,7 +48,8 @@ def step_samples(
         shares = pair is not None and config.algorithm.advantage_over == "pair"
         truths: list[Prompt] = []
         if pair is not None and _shows_truth(config, step, pair, round):
-            truths = [prompt, groups[2 * pair + 1 - group]]
+            both = [prompt, groups[2 * pair + 1 - group]]
+            truths = both if all(map(has_ground_truth, both)) else []
         for member in range(size):
             truth = truths[member - size] if member >= size - len(truths) else None
             samples.append(

@@ -20,6 +20,7 @@ from atelier.algorithms.introspection import (
     segment_rewards,
 )
 from atelier.config.schema import RunConfig
+from atelier.config.work import images_a_sample
 from atelier.policies.base import Rollout, Sample
 from atelier.training.distributed import World
 from atelier.training.scores import StepScores
@@ -34,12 +35,6 @@ class Drawn:
     place: int
     image: np.ndarray
     is_final: bool = True
-
-
-def images_a_sample(config: RunConfig) -> int:
-    """At most."""
-    rollout = config.rollout
-    return rollout.introspection.rounds if rollout.kind == "introspect" else 1
 
 
 def drawn_images(rollout: Rollout) -> Iterator[Drawn]:

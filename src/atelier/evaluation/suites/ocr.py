@@ -10,15 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from atelier.evaluation.gold_columns import gold_columns
-from atelier.evaluation.judging import SuiteJudge
-from atelier.evaluation.suite import Images, Scored, Suite, row
-
 from atelier.config.rewards import OcrConfig
 from atelier.config.schema import EvaluationConfig
 from atelier.data.prompts import Prompt
+from atelier.evaluation.gold_columns import gold_columns
 from atelier.evaluation.image_statistics import NAMES
+from atelier.evaluation.judging import SuiteJudge
 from atelier.evaluation.requests import ImageRequest
+from atelier.evaluation.suite import Images, Scored, Suite, row
 from atelier.rewards.base import ScoreBatch
 from atelier.rewards.images import pil_images
 from atelier.rewards.reward_set import Reward, RewardSet

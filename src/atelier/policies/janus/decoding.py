@@ -75,13 +75,8 @@ class Decoder:
     ) -> None:
         self._module, self._kind, self._guided = module, kind, guided
         self._capacity, self._execution = capacity, execution
-        config = module.language_model.config
         self._static = execution != "dynamic"
-        self._cache = (
-            StaticKeysAndValues(config=config, max_cache_len=capacity)
-            if self._static
-            else DynamicCache(config=config)
-        )
+        self._cache = self._new_cache()
         self._places: _Places | None = None
         self._steps = 0
         self._recorded: Step | None = None
@@ -123,13 +118,19 @@ class Decoder:
         keys = context.new_ones((len(context), self._capacity))
         keys[:, :length] = context
         places = _Places(keys, padding, torch.full((1,), length, device=keys.device))
-        if self._places is None:
-            self._places = places
-        else:
+        if self._places is not None and self._compiled is not None:
             self._cache.reset()
             self._places.put(places)
+        else:
+            self._cache, self._places = self._new_cache(), places
         self._steps, self._recorded = 0, None
         return self._places
+
+    def _new_cache(self) -> Any:
+        config = self._module.language_model.config
+        if self._static:
+            return StaticKeysAndValues(config=config, max_cache_len=self._capacity)
+        return DynamicCache(config=config)
 
     def _forward(self, tokens: Tensor) -> Tensor:
         assert self._places is not None

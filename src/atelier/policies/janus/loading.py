@@ -39,7 +39,7 @@ class Checkpoint:
 def load(
     path: str | Path,
     revision: str | None = None,
-    dtype: Literal["float32", "bfloat16"] = "float32",
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32",
     weights: str | Path | None = None,
 ) -> Checkpoint:
     """A checkpoint in the layout of transformers, on the CPU.

@@ -16,6 +16,8 @@ from torch import Tensor
 from transformers import JanusForConditionalGeneration
 from transformers.models.janus.image_processing_pil_janus import JanusImageProcessorPil
 
+from atelier.data.pictures import square
+
 BATCH = 16
 _SETTINGS = ("size", "min_size", "resample", "rescale_factor", "image_mean", "image_std")
 
@@ -37,6 +39,15 @@ class Pixels:
         self._side = int(janus.config.vision_config.image_size)
         self._processor = exact_processor(image_processor)
         self._batch = batch
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Of an image: height, width, channels."""
+        return self._side, self._side, 3
+
+    def cropped(self, image: Image.Image | np.ndarray) -> Image.Image:
+        """What is left of an image of any size when it is coded, in RGB."""
+        return to_square(image, self._side)
 
     @torch.no_grad()
     def decode(self, codes: Tensor) -> np.ndarray:
@@ -82,20 +93,14 @@ def exact_processor(image_processor: Any) -> JanusImageProcessorPil:
     return JanusImageProcessorPil(**{name: getattr(image_processor, name) for name in _SETTINGS})
 
 
-def to_pixels(image: Image.Image | np.ndarray, side: int) -> Tensor:
-    """[3, side, side] float32 in [-1, 1]: the middle of an image whose short side is `side`.
+def to_square(image: Image.Image | np.ndarray, side: int) -> Image.Image:
+    """The middle of an image, as `data.pictures.square` takes it."""
+    return square(_picture(image), side)
 
-    Large images are halved by averaging before they are resized, so that no pixel is skipped.
-    """
-    picture = _picture(image)
-    while min(picture.size) >= 2 * side:
-        halved = (picture.width // 2, picture.height // 2)
-        picture = picture.resize(halved, Image.Resampling.BOX)
-    scale = side / min(picture.size)
-    size = (round(picture.width * scale), round(picture.height * scale))
-    picture = picture.resize(size, Image.Resampling.BICUBIC)
-    left, top = (picture.width - side) // 2, (picture.height - side) // 2
-    values = np.asarray(picture.crop((left, top, left + side, top + side)), np.float32)
+
+def to_pixels(image: Image.Image | np.ndarray, side: int) -> Tensor:
+    """The same as [3, side, side] float32 in [-1, 1]."""
+    values = np.asarray(to_square(image, side), np.float32)
     return torch.from_numpy(values / 127.5 - 1).permute(2, 0, 1)
 
 

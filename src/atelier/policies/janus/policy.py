@@ -50,7 +50,7 @@ class JanusPolicy:
         self.module: nn.Module = self._make_module(model).to(device)
         require_frozen(self._inner)
         settings = config.rollout.introspection
-        phrases = Phrases(question=settings.question, draw_again=settings.draw_again)
+        phrases = Phrases(settings.question, settings.draw_again, config.rollout.editing.wish)
         tokens = config.rollout.tokens
         sampler = Sampler(
             config.rollout.guidance_scale, tokens.temperature, tokens.top_k, tokens.top_p
@@ -86,6 +86,11 @@ class JanusPolicy:
     def _inner(self) -> JanusModule:
         assert isinstance(self.module, JanusModule)
         return self.module
+
+    @property
+    def tools(self) -> Parts:
+        """What its rollouts are made of, for who proves its weights (export)."""
+        return self._parts
 
     def _make_module(self, model: JanusForConditionalGeneration, seed: bool = True) -> JanusModule:
         policy = self._config.policy

@@ -66,6 +66,17 @@ class Rows:
         """Pads on the left of each row [B, 1]."""
         return self.mask.int().argmax(dim=1, keepdim=True)
 
+    def at(self, places: Sequence[int]) -> Rows:
+        """Some of the rows, with their images."""
+        where = list(places)
+        return Rows(
+            self.tokens[where],
+            self.null_tokens[where],
+            self.mask[where],
+            _of_rows(self.codes, self.tokens == IMAGE_SLOT, where),
+            _of_rows(self.features, self.tokens == SEEN_SLOT, where),
+        )
+
     def to(self, device: torch.device | str) -> Rows:
         moved = {name: value.to(device) for name, value in vars(self).items() if value is not None}
         return replace(self, **moved)
@@ -107,6 +118,15 @@ def stack(
         codes=torch.stack(codes) if codes else None,
         features=torch.stack(features) if features else None,
     )
+
+
+def _of_rows(images: Tensor | None, slots: Tensor, places: Sequence[int]) -> Tensor | None:
+    """Images of some rows, of those of all rows; None where they have none."""
+    if images is None:
+        return None
+    each = images.split((slots.sum(dim=1) // images.shape[1]).tolist())
+    chosen = torch.cat([each[place] for place in places])
+    return chosen if len(chosen) else None
 
 
 def _left(row: Sequence[_Item], length: int, filling: _Item) -> list[_Item]:

@@ -60,8 +60,7 @@ def train_adapter(
         ValueError: the language model has no layer of such a name.
     """
     module.requires_grad_(False)
-    names = "|".join(projections)
-    targets = rf"model\.language_model\..*\.({names})"
+    targets = language_model_layers(projections)
     if image_layers:
         targets = rf"{targets}|model\.({_IMAGE_LAYERS})"
     config = PeftLoraConfig(
@@ -79,6 +78,11 @@ def train_adapter(
         if parameter.requires_grad:
             parameter.data = parameter.data.float()
     module.eval()
+
+
+def language_model_layers(names: Sequence[str]) -> str:
+    """peft's target_modules for layers of these names in the language model alone."""
+    return rf"model\.language_model\..*\.({'|'.join(names)})"
 
 
 def trained(module: nn.Module) -> dict[str, nn.Parameter]:

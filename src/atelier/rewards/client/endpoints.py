@@ -10,20 +10,17 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
-import httpx
 from pydantic import BaseModel, ValidationError
 
-from atelier.event_loop import Closed, EventLoop
 from atelier.legible import legible
+from atelier.rewards.client.transport import CannotBeAsked, Reply, Transport, Unanswered
 from atelier.rewards.service.protocol import QUEUE_HEADER, ErrorAnswer, Identity
 
-CONNECT_SECONDS = 5.0
 VERSION_PATH = "/version"
-_LONGEST_ANSWER = 64 << 20
 _REPORT_SECONDS = 5.0  # after which what a service said of its queue counts no more
 _FIRST_REST, _LONGEST_REST = 0.5, 30.0
 _PASSING_STATUS = frozenset({408, 425, 429})  # and all of 5xx
@@ -74,9 +71,7 @@ class Endpoint:
         takes: media types of a batch that it said it takes; empty where it did not say.
     """
 
-    def __init__(
-        self, url: str, client: httpx.AsyncClient, loop: EventLoop, token: str | None
-    ) -> None:
+    def __init__(self, url: str, transport: Transport, token: str | None) -> None:
         self.url = url.rstrip("/")
         self.identity: Identity | None = None
         self.takes: frozenset[str] = frozenset()
@@ -85,8 +80,7 @@ class Endpoint:
         self.rests_until = 0.0
         self.left_alone_until = 0.0  # as it asked, by Retry-After
         self._others, self._others_until = 0, 0.0
-        self._client = client
-        self._loop = loop
+        self._transport = transport
         self._token = token
 
     @property
@@ -122,12 +116,12 @@ class Endpoint:
         end: float,
     ) -> Answer:
         own = self.in_flight
-        response, content = self._exchange(method, path, headers, body, end)
-        self._note(path, response.headers, max(own, self.in_flight))
-        if response.status_code != 200:
-            raise self._refusal(response, content)
+        reply = self._exchange(method, path, headers, body, end)
+        self._note(path, reply.headers, max(own, self.in_flight))
+        if reply.status != 200:
+            raise self._refusal(method, reply)
         try:
-            return kind.model_validate_json(content)
+            return kind.model_validate_json(reply.content)
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
             where = ".".join(str(part) for part in first["loc"])
@@ -136,41 +130,18 @@ class Endpoint:
 
     def _exchange(
         self, method: str, path: str, headers: dict[str, str], body: bytes | None, end: float
-    ) -> tuple[httpx.Response, bytes]:
-        """An answer and its body, whatever it says."""
+    ) -> Reply:
         left = end - time.monotonic()
         if left <= 0:
             raise self.failure(NoAnswer, "no time left to ask")
         try:
-            return self._loop.run(lambda: self._fetch(method, path, headers, body), left)
-        except (TimeoutError, httpx.TimeoutException) as error:
-            text = f"no answer in time ({type(error).__name__})"
-            raise self.failure(NoAnswer, text) from error
-        except (httpx.HTTPError, OSError) as error:
-            text = f"{type(error).__name__}: {str(error) or 'the connection broke'}"
-            raise self.failure(NoAnswer, text) from error
-        except (httpx.InvalidURL, ValueError) as error:  # no host name, or one nobody can look up
-            text = f"cannot be asked: {type(error).__name__}: {error}"
-            raise self.failure(ServiceRefuses, text) from error
-        except Closed as error:
-            raise self.failure(NoAnswer, "the rewards were closed") from error
+            return self._transport.ask(method, self.url + path, headers, body, left)
+        except CannotBeAsked as error:
+            raise self.failure(ServiceRefuses, str(error)) from error
+        except Unanswered as error:
+            raise self.failure(NoAnswer, str(error)) from error
 
-    async def _fetch(
-        self, method: str, path: str, headers: dict[str, str], body: bytes | None
-    ) -> tuple[httpx.Response, bytes]:
-        async with self._client.stream(
-            method, self.url + path, content=body, headers=headers
-        ) as response:
-            chunks, size = [], 0
-            async for chunk in response.aiter_bytes():
-                size += len(chunk)
-                if size > _LONGEST_ANSWER:
-                    text = f"an answer of more than {_LONGEST_ANSWER} bytes"
-                    raise self.failure(NoAnswer, text)
-                chunks.append(chunk)
-            return response, b"".join(chunks)
-
-    def _note(self, path: str, headers: httpx.Headers, own: int) -> None:
+    def _note(self, path: str, headers: Mapping[str, str], own: int) -> None:
         """What an answer says of its service: the queue there, the bodies that it takes.
 
         Args:
@@ -183,24 +154,22 @@ class Endpoint:
             self._others = max(0, int(queue) - own)
             self._others_until = time.monotonic() + _REPORT_SECONDS
 
-    def _refusal(self, response: httpx.Response, content: bytes) -> NoAnswer:
-        status = response.status_code
+    def _refusal(self, method: str, reply: Reply) -> NoAnswer:
         try:
-            error = ErrorAnswer.model_validate_json(content).error
-            text = f"{status} {error.type}: {error.message}"
+            error = ErrorAnswer.model_validate_json(reply.content).error
+            text = f"{reply.status} {error.type}: {error.message}"
         except ValidationError:
-            text = f"{status} {response.reason_phrase}"
-        if after := response.headers.get("Retry-After", ""):
+            text = f"{reply.status} {reply.reason}"
+        if after := reply.headers.get("Retry-After", ""):
             text = f"{text} (Retry-After: {after})"
         seconds = float(after) if after.isdecimal() and len(after) < 6 else 0.0
-        return self.failure(_kind_of_refusal(response), text, seconds)
+        return self.failure(_kind_of_refusal(method, reply.status), text, seconds)
 
 
-def _kind_of_refusal(response: httpx.Response) -> type[NoAnswer]:
-    status = response.status_code
+def _kind_of_refusal(method: str, status: int) -> type[NoAnswer]:
     if status >= 500 or status in _PASSING_STATUS:
         return NoAnswer
-    if status in _ABOUT_THE_BATCH and response.request.method == "POST":
+    if status in _ABOUT_THE_BATCH and method == "POST":
         return BatchRefused
     return ServiceRefuses
 
@@ -209,14 +178,8 @@ class Endpoints:
     """All services of a reward, for any number of threads."""
 
     def __init__(self, urls: Sequence[str], token: str | None, concurrency: int) -> None:
-        self._client = httpx.AsyncClient(
-            headers={"Authorization": f"Bearer {token}"} if token else {},
-            limits=httpx.Limits(max_connections=concurrency + len(urls), keepalive_expiry=30),
-            timeout=httpx.Timeout(None, connect=CONNECT_SECONDS),  # the loop bounds the whole
-            trust_env=False,  # no proxy, no .netrc: the token goes where the configuration says
-        )
-        self._loop = EventLoop("reward-requests")
-        self.all = [Endpoint(url, self._client, self._loop, token) for url in urls]
+        self._transport = Transport(concurrency + len(urls), token)
+        self.all = [Endpoint(url, self._transport, token) for url in urls]
         self._lock = threading.Lock()
 
     @contextmanager
@@ -251,7 +214,7 @@ class Endpoints:
 
     def close(self) -> None:
         """End every request under way, and the connections."""
-        self._loop.close(self._client.aclose)
+        self._transport.close()
 
     def _failed(self, endpoint: Endpoint, failure: NoAnswer) -> None:
         if isinstance(failure, BatchRefused):  # nothing is wrong with the service

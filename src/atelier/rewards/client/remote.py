@@ -38,7 +38,6 @@ from atelier.rewards.service.protocol import (
 )
 
 logger = logging.getLogger(__name__)
-logging.getLogger("httpx").setLevel(logging.WARNING)  # it reports every request
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 10.0
 _VERSION_SECONDS = 10.0

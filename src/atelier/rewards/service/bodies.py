@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from email.message import Message
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
@@ -115,7 +114,5 @@ def _parsed(text: str | bytes, kind: type[Request]) -> Request:
 
 
 def _media_type(content_type: str) -> str:
-    """Without parameters, such as its charset; text/plain where it is malformed."""
-    message = Message()
-    message["Content-Type"] = content_type
-    return message.get_content_type()
+    """Without parameters, such as its charset."""
+    return content_type.partition(";")[0].strip().lower()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter as Counted
 from collections.abc import Callable
 
 from prometheus_client import (
@@ -65,11 +66,10 @@ class Metrics:
 
     def count(self, reward: str, answer: RewardAnswer) -> None:
         """Take up one reward's results of a request."""
-        for result in answer.results:
-            if result.error is None:
-                self.images.labels(reward).inc()
-            else:
-                self.errors.labels(reward, result.error.type).inc()
+        found = Counted(result.error and result.error.type for result in answer.results)
+        self.images.labels(reward).inc(found.pop(None, 0))
+        for kind, count in found.items():
+            self.errors.labels(reward, kind).inc(count)
 
     def refused(self, error: Error) -> None:
         """Take up a request that no reward has seen."""

@@ -82,7 +82,8 @@ class ServedReward:
         """
         future = self._threads.submit(lambda: self._results(received, bounds))
         try:
-            outcome = await asyncio.wait_for(asyncio.wrap_future(future), timeout)
+            async with asyncio.timeout(timeout):
+                outcome = await asyncio.wrap_future(future)
         except TimeoutError:  # our own: the scorer's comes as an outcome
             self._threads.give_up(future)
             text = f"no score within {timeout:.3g} s"

@@ -25,6 +25,7 @@ from atelier.stages.servers.kinds import NO_ANSWER, ServerKind
 from atelier.stages.servers.ports import port_problem
 
 logger = logging.getLogger(__name__)
+logging.getLogger("httpx").setLevel(logging.WARNING)  # it reports every request
 
 STARTING_POLL_SECONDS, READY_POLL_SECONDS, PROCESS_POLL_SECONDS = 0.2, 2.0, 0.1
 ANSWER_SECONDS = 5.0

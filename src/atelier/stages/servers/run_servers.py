@@ -35,13 +35,18 @@ class RunServers:
 
     Entering waits until every server has answered its golden sample right.
 
+    Args:
+        folder: of the stage that they are for, which gets their logs and the file that names them;
+            default: the train stage's.
+
     Raises:
         ConfigError: on entering: a server cannot be what the configuration describes.
         Stopped: on entering and by `check`: every replica of a server has failed too often.
     """
 
-    def __init__(self, run: RunDirectory, config: RunConfig) -> None:
+    def __init__(self, run: RunDirectory, config: RunConfig, folder: Path | None = None) -> None:
         self._run, self._config = run, config
+        self._stage = folder or run.train
         self._token = secrets.token_urlsafe(32)
         self._writing = threading.Lock()
         self._entered = False
@@ -149,7 +154,7 @@ class RunServers:
 
     @property
     def _folder(self) -> Path:
-        return self._run.train / "services"
+        return self._stage / "services"
 
     # Watching ------------------------------------------------------------------------------------
 
@@ -173,7 +178,7 @@ class RunServers:
             return
         with self._writing:
             write_services(
-                self._run.train,
+                self._stage,
                 {
                     name: [self._described(name, one) for one in found]
                     for name, found in self._servers.items()

@@ -82,7 +82,9 @@ class Introspection:
     @torch.no_grad()
     def rollout(self, module: nn.Module, samples: Sequence[Sample], keys: Sequence[int]) -> Rollout:
         stories = self._tell([one.prompt for one in samples], keys, self._parts.sampler)
-        return self._rollout(samples, stories, _drawings(stories, self._config.rounds))
+        drawings = _drawings(stories, self._config.rounds)
+        words = [[self._parts.conversation.words(a) for a in one.answers] for one in stories]
+        return self._rollout(samples, stories, replace(drawings, answers=words))
 
     @torch.no_grad()
     def generate(
@@ -115,13 +117,17 @@ class Introspection:
         with parts.autocast():
             tokens = parts.generation.images(self._rows(contexts), keys, sampler, parts.form)
         images = parts.pixels.decode(tokens.codes)
-        again, seen = parts.pixels.encode(list(images)), parts.pixels.look(list(images))
+        again = parts.pixels.encode(list(images))
         for place, one in enumerate(stories):
             one.codes.append(tokens.codes[place])
             one.log_probs.append(tokens.log_probs[place])
             one.pixels.append(images[place])
             one.again.append(again[place])
-            one.seen.append(seen[place])
+            one.seen.append(self._look(images[place]))
+
+    def _look(self, image: np.ndarray) -> Tensor:
+        """By itself: then a stored story is seen in the same bits, whatever it was drawn with."""
+        return self._parts.pixels.look([image])[0]
 
     def _answer(self, stories: Sequence[Story], keys: Sequence[int]) -> None:
         parts, config, conversation = self._parts, self._config, self._parts.conversation
@@ -220,17 +226,16 @@ class Introspection:
     ) -> tuple[Segment, Tensor, Tensor]:
         """The answer `number` of every story; one that was not asked for is not trained."""
         pad, eos = self._parts.conversation.pad, self._parts.conversation.eos
-        there = [number < len(one.answers) for one in stories]
-        answers = [
-            one.answers[number] if has else [] for one, has in zip(stories, there, strict=True)
-        ]
-        length = max(1, *(len(one) for one in answers))
+        said = [one.answers[number] if number < len(one.answers) else [] for one in stories]
+        length = max(1, *(len(one) for one in said))
+        own = torch.tensor([[at < len(one) for at in range(length)] for one in said])
+        # Some answer, where there is none: that of a token that cannot be would not be a number.
+        answers = [one or [self._no] for one in said]
         tokens = torch.tensor([one + [pad] * (length - len(one)) for one in answers])
-        own = torch.tensor([[True] * len(one) + [False] * (length - len(one)) for one in answers])
         if not self._config.train_end:
             own = own & (tokens != eos)
         log_probs = torch.zeros(tokens.shape, device=self._parts.device)
-        for row, (one, answer) in enumerate(zip(stories, answers, strict=True)):
+        for row, (one, answer) in enumerate(zip(stories, said, strict=True)):
             if answer:
                 log_probs[row, : len(answer)] = one.log_probs[2 * number + 1]
         contexts = [self._before_answer(one, min(number, len(one.seen) - 1)) for one in stories]
@@ -246,20 +251,23 @@ class Introspection:
     # Storing -------------------------------------------------------------------------------------
 
     def pack(self, rollout: Rollout) -> Mapping[str, Tensor]:
-        """Codes, answers and log-probs of every story; images are made of codes again."""
+        """Codes, images, answers and log-probs of every story; what was seen is seen again."""
         stories: Sequence[Story] = rollout.record["stories"]
         rounds, limit = self._config.rounds, self._config.answer_tokens
         count, tokens = len(stories), self._parts.module.image_tokens
-        codes = torch.zeros(count, rounds, tokens, dtype=torch.long)
+        codes, again = torch.zeros(2, count, rounds, tokens, dtype=torch.long)
         answers = torch.full((count, rounds - 1, limit), -1)
         said = torch.zeros(count, 2 * rounds - 1, max(tokens, limit))
         for row, one in enumerate(stories):
             codes[row, : len(one.codes)] = torch.stack(one.codes).cpu()
+            again[row, : len(one.again)] = torch.stack(one.again).cpu()
             for number, answer in enumerate(one.answers):
                 answers[row, number, : len(answer)] = torch.tensor(answer)
             for number, log_probs in enumerate(one.log_probs):
                 said[row, number, : len(log_probs)] = log_probs.cpu()
-        packed = {"codes": codes, "answers": answers, "said": said}
+        images = torch.from_numpy(_drawings(stories, rounds).images)
+        packed = {"codes": codes, "again": again, "answers": answers, "said": said}
+        packed["images"] = images
         packed["made"] = torch.tensor([len(one.codes) for one in stories])
         if rollout.old_log_probs is not None:
             packed["old_log_probs"] = rollout.old_log_probs
@@ -275,17 +283,18 @@ class Introspection:
     def _unpacked(self, prompt: Prompt, row: int, tensors: Mapping[str, Tensor]) -> Story:
         made, story = int(tensors["made"][row]), Story(prompt)
         story.codes = list(tensors["codes"][row, :made].to(self._parts.device))
-        images = self._parts.pixels.decode(torch.stack(story.codes))
-        story.pixels = list(images)
-        story.again = list(self._parts.pixels.encode(story.pixels))
-        story.seen = list(self._parts.pixels.look(story.pixels))
+        story.again = list(tensors["again"][row, :made].to(self._parts.device))
+        story.pixels = list(tensors["images"][row, :made].cpu().numpy())
+        story.seen = [self._look(image) for image in story.pixels]
         for answer in tensors["answers"][row]:
             tokens = answer[answer >= 0].tolist()
             if tokens:
                 story.answers.append(tokens)
                 story.accepted.append(tokens[0] == self._yes)
-        lengths = [self._parts.module.image_tokens] * (2 * made)
-        lengths[1::2] = [len(one) for one in story.answers][:made]
+        lengths = []
+        for number in range(made):
+            lengths.append(self._parts.module.image_tokens)
+            lengths += [len(one) for one in story.answers[number : number + 1]]
         said = tensors["said"][row].to(self._parts.device)
         story.log_probs = [said[at, :length] for at, length in enumerate(lengths)]
         return story

@@ -1,8 +1,7 @@
-"""Sizes of published models, for a plan on a machine that does not have them.
+"""Sizes of published pipelines of Stable Diffusion 3.
 
 Counted on the `meta` device from the real classes with the published configuration, which is what
-benchmarks/memory.py builds (tests/unit/test_config_known_models.py counts again). A plan for files
-that are here reads the files.
+benchmarks/memory.py builds (tests/unit/test_config_known_models.py counts again).
 """
 
 from __future__ import annotations
@@ -10,12 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from atelier.config.facts.sd3 import CLIP_TOKENS, SD3Facts
 from atelier.config.image_size import latent_side, vae_factor
-from atelier.config.model_facts import ModelFacts
 from atelier.config.schema import RunConfig
 from atelier.errors import ConfigError
-
-_CLIP_TOKENS = 77
 
 # Module, its matrix, and in how many blocks of SD3.5-Medium's transformer it is.
 _SD35_MEDIUM_LINEAR = (
@@ -50,8 +47,8 @@ _SD35_MEDIUM_LINEAR = (
 
 
 @dataclass(frozen=True)
-class KnownModel:
-    """What the files of a model would say (model_facts.py), all sizes in tensors' elements."""
+class KnownPipeline:
+    """What the files of a pipeline would say (sd3.py), all sizes in tensors' elements."""
 
     transformer: dict[str, int]  # of its config.json
     block_out_channels: tuple[int, ...]  # of the autoencoder's
@@ -62,8 +59,8 @@ class KnownModel:
     stored_bytes: int  # of one parameter of text encoders and autoencoder
 
 
-KNOWN = {
-    "stabilityai/stable-diffusion-3.5-medium": KnownModel(
+PIPELINES = {
+    "stabilityai/stable-diffusion-3.5-medium": KnownPipeline(
         transformer={
             "sample_size": 128,
             "patch_size": 2,
@@ -85,18 +82,16 @@ KNOWN = {
 }
 
 
-def known_facts(config: RunConfig) -> ModelFacts | None:
-    """Sizes of a model that is known by its hub id, for the images a configuration asks for.
+def known_sd3(hub_id: str, config: RunConfig) -> SD3Facts:
+    """Sizes of one of PIPELINES, for the images a configuration asks for.
 
     Raises ConfigError naming policy.resolution where the model has no place for such images, or
     policy.lora.target_modules where it has no such module.
     """
-    model = KNOWN.get(config.policy.path)
-    if model is None:
-        return None
+    model = PIPELINES[hub_id]
     shape, vae = model.transformer, {"block_out_channels": model.block_out_channels}
     side = latent_side(config.policy.resolution, shape, vae)
-    return ModelFacts(
+    return SD3Facts(
         parameters=model.parameters,
         adapter_parameters=_adapter_parameters(model, config),
         text_parameters=model.text_parameters,
@@ -104,7 +99,7 @@ def known_facts(config: RunConfig) -> ModelFacts | None:
         frozen_bytes=model.stored_bytes * (model.text_parameters + model.vae_parameters),
         latent_values=shape["in_channels"] * side**2,
         image_tokens=(side // shape["patch_size"]) ** 2,
-        text_tokens=_CLIP_TOKENS + config.policy.max_sequence_length,
+        text_tokens=CLIP_TOKENS + config.policy.max_sequence_length,
         text_width=shape["joint_attention_dim"],
         pooled_width=shape["pooled_projection_dim"],
         width=shape["num_attention_heads"] * shape["attention_head_dim"],
@@ -114,7 +109,7 @@ def known_facts(config: RunConfig) -> ModelFacts | None:
     )
 
 
-def _adapter_parameters(model: KnownModel, config: RunConfig) -> int:
+def _adapter_parameters(model: KnownPipeline, config: RunConfig) -> int:
     """As of files: of every matrix whose module's name ends in a target."""
     lora = config.policy.lora
     targets = tuple(lora.target_modules)

@@ -1,0 +1,91 @@
+"""Sizes of the model that a configuration trains, whatever family it is of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from atelier.config.facts.files import read_json
+from atelier.config.facts.janus import JanusFacts, read_janus
+from atelier.config.facts.known_janus import CONVERTED, MODELS, known_janus
+from atelier.config.facts.known_sd3 import PIPELINES, known_sd3
+from atelier.config.facts.sd3 import SD3Facts, read_sd3
+from atelier.config.paths import from_root, is_directory
+from atelier.config.schema import PolicyConfig, RunConfig
+from atelier.errors import ConfigError
+
+Facts = SD3Facts | JanusFacts
+
+_NAMES = {"sd3": "a diffusers pipeline", "janus": "a Janus model"}
+
+
+def source(policy: PolicyConfig) -> str:
+    """Directory or hub id that says what the model is: a file of weights says nothing itself."""
+    return policy.layout or policy.path
+
+
+def read_model_facts(config: RunConfig) -> Facts | None:
+    """Read the model's directory; None when there is none (a hub id).
+
+    Raises ConfigError naming policy.family where the model is of another, or the file that is
+    missing or not what it should be, or policy.resolution where it has no place for such images.
+    """
+    name = source(config.policy)
+    root = from_root(name)
+    if not is_directory(root):
+        return None
+    if config.policy.family == "janus":
+        _require_janus(name, root)
+        return read_janus(root, config)
+    _require_pipeline(name, root)
+    return read_sd3(root, config)
+
+
+def known_facts(config: RunConfig) -> Facts | None:
+    """Sizes of a published model that is known by its hub id; None where it is not.
+
+    Raises ConfigError naming policy.family where the model is of another, what to use instead of a
+    model in a layout that is not read, or the setting that the model has no place for.
+    """
+    name = source(config.policy)
+    if name in CONVERTED:
+        raise ConfigError(
+            f"{name}: is in the original layout of Janus, which transformers does not read; use "
+            f"{CONVERTED[name]}, the same model in its layout, with policy.family: janus"
+        )
+    if name in PIPELINES:
+        _require_family(name, "sd3", config)
+        return known_sd3(name, config)
+    if name in MODELS:
+        _require_family(name, "janus", config)
+        return known_janus(name, config)
+    return None
+
+
+def _require_family(name: str, family: str, config: RunConfig) -> None:
+    if config.policy.family != family:
+        raise ConfigError(f"{name}: is {_NAMES[family]}; set policy.family: {family}")
+
+
+def _require_pipeline(name: str, root: Path) -> None:
+    if (root / "model_index.json").is_file():
+        return
+    file = root / "config.json"
+    if file.is_file() and read_json(file).get("model_type") in ("janus", "multi_modality"):
+        raise ConfigError(f"{name}: is {_NAMES['janus']}; set policy.family: janus")
+    raise ConfigError(f"{name}: no model_index.json: not a pipeline directory")
+
+
+def _require_janus(name: str, root: Path) -> None:
+    if (root / "model_index.json").is_file():
+        raise ConfigError(f"{name}: is {_NAMES['sd3']}; set policy.family: sd3")
+    if not (root / "config.json").is_file():
+        raise ConfigError(f"{name}: no config.json: not a model directory")
+    kind = read_json(root / "config.json").get("model_type")
+    if kind == "multi_modality":
+        raise ConfigError(
+            f"{name}/config.json: model_type multi_modality is the original layout of Janus; name "
+            "the same model as converted to transformers (deepseek-community/Janus-Pro-7B), and "
+            "for these weights a file of theirs as policy.path, with that as policy.layout"
+        )
+    if kind != "janus":
+        raise ConfigError(f"{name}/config.json: model_type is {kind}, not janus")

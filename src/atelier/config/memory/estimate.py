@@ -1,0 +1,76 @@
+"""How much memory a rank needs on its device at most, estimated without loading the model.
+
+A rank goes through phases: sd3.py and janus.py say which, and what a family needs in each. What is
+held all the time comes on top of each but the encoding of prompts:
+
+    base          what is trained, in policy.base_dtype (float32 where all of it is)
+    adapter       4 B x its parameters
+    reference     4 B x parameters, where everything is trained and beta > 0 (an adapter is off)
+    gradients     4 B x trained
+    buckets       4 B x trained: DDP's copies that travel between ranks
+    optimizer     8 B x trained (AdamW's moments), and ZeRO's own 4 B masters
+
+and what the family holds: its frozen parts, and a step's experience on this rank. ZeRO-2 shares
+gradients and optimizer among the ranks, ZeRO-3 weights too; with offload the optimizer and its
+gradients lie in main memory. Moving averages always do.
+
+32-bit weights under autocast are cast to 16 bit, and a backward pass keeps the copies. It is an
+estimate to choose a machine by: the CUDA context and what the allocator cannot use come on top.
+benchmarks/memory.py measures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from atelier.config.facts.janus import JanusFacts
+from atelier.config.facts.read import Facts
+from atelier.config.memory.janus import janus_memory
+from atelier.config.memory.parts import engine, shards_of_optimizer, weights
+from atelier.config.memory.sd3 import sd3_memory
+from atelier.config.schema import RunConfig
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Estimated bytes of a rank: held all the time, on top in each phase, and in main memory."""
+
+    held: Mapping[str, int]
+    phases: Mapping[str, Mapping[str, int]]
+    host: Mapping[str, int]
+
+    def at(self, phase: str) -> int:
+        """Bytes on the device in a phase. Nothing is held yet while prompts are encoded."""
+        held = 0 if phase == "prompts" else sum(self.held.values())
+        return held + sum(self.phases[phase].values())
+
+    @property
+    def peak_phase(self) -> str:
+        return max(self.phases, key=self.at)
+
+    @property
+    def peak(self) -> int:
+        """Bytes on the device at the worst moment."""
+        return self.at(self.peak_phase)
+
+
+def estimate(config: RunConfig, facts: Facts, images: int, actions: int, ranks: int) -> Memory:
+    """Bytes each of `ranks` needs when it holds `images` samples of a step, each trained on
+    `actions` times. See the module."""
+    trained = facts.trained(config)
+    state, host = engine(config, trained, ranks)
+    average = {"moving average": 4 * trained} if config.train.ema.enabled else {}
+    if config.algorithm.keeps_behaviour:  # and the trained ones, while they are in their place
+        average["weights that sample"] = 8 * trained
+    temporaries = 0 if host else 4 * trained // shards_of_optimizer(config, ranks)
+    kept = images * (2 if config.train.one_step_off else 1)
+    if isinstance(facts, JanusFacts):
+        own = janus_memory(config, facts, kept, actions)
+    else:
+        own = sd3_memory(config, facts, kept, actions, ranks)
+    return Memory(
+        held={**weights(config, facts, ranks), **own.held, **state},
+        phases={**own.phases, "update": {"optimizer's temporaries": temporaries}},
+        host={**host, **average},
+    )

@@ -1,0 +1,184 @@
+"""What Janus needs besides weights and engine.
+
+    rollout   keys and values of every row, and reading the rows' contexts; or, once they are freed,
+              the image tokenizer
+    replay    one segment of a micro-batch with gradients, the longest
+
+    vision tower      in policy.base_dtype (float32 where everything is trained)
+    image tokenizer   float32
+    experience        codes and log-probs of a step's samples, and what they saw of their images
+
+How long rows are, sequences.py says; what a pass over them takes, llama.py. Without gradient
+checkpointing the activations of all layers are there at once. With it a layer's input is kept, and
+one layer is there at a time; autocast's copies of all weights are in the forward pass alone. Logits
+exist for LOGITS_CHUNK tokens at a time. It is an estimate that no GPU has measured yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from atelier.config.facts.janus import JanusFacts
+from atelier.config.memory.llama import LanguageModel
+from atelier.config.memory.parts import Own, copies
+from atelier.config.memory.sequences import Sequences, longest_sequences
+from atelier.config.schema import RunConfig
+
+LOGITS_CHUNK = 64  # of policies.janus.module.JanusModule
+CODED_TOGETHER = 16  # images, of policies.janus.pixels.BATCH
+_DECODED_TENSORS = 4  # of the image tokenizer's widest activation at the image's full size
+_ENCODED_TENSORS = 6  # the same; transformers keeps the outcome of every level
+_DISTANCES = 3  # tensors, from latents to codes
+_SAMPLED_BYTES = 48  # a logit that is drawn from: guided in float32, summed up in float64
+_LOGIT_TENSORS = 6  # in float32, from a chunk's logits to its log-probs and back
+
+
+def janus_memory(config: RunConfig, facts: JanusFacts, images: int, actions: int) -> Own:
+    """See the module. `images` are the samples whose experience is kept."""
+    model = LanguageModel.of(config.policy, facts)
+    return Own(
+        held={
+            "vision tower": facts.images.vision_parameters * model.held,
+            "image tokenizer": facts.images.tokenizer_parameters * 4,
+            "experience": images * _experience(config, facts, actions, model.held),
+            **_compiled(config, facts, model),
+        },
+        phases={
+            "rollout": _largest(_sampling(config, facts, model), _coding(config, facts)),
+            "replay": _largest(*_replays(config, facts, model)),
+        },
+    )
+
+
+def packed_bytes(config: RunConfig, facts: JanusFacts, actions: int) -> int:
+    """Of a sample in a checkpoint: tokens in 8 bytes, log-probs in 4, and of samples that judge
+    what they drew, their images twice more: as codes of pixels, and as pixels."""
+    rollout, images = config.rollout, facts.images
+    packed = 12 * actions
+    if rollout.kind == "edit":
+        packed += 8 * images.tokens  # of the source image
+    if rollout.kind == "introspect":
+        rounds, limit = rollout.introspection.rounds, rollout.introspection.answer_tokens
+        packed += rounds * (8 * images.tokens + 3 * images.pixels)
+        packed += 4 * (2 * rounds - 1) * max(images.tokens, limit)  # log-probs as they were drawn
+    return packed
+
+
+def _largest(*moments: Mapping[str, int]) -> Mapping[str, int]:
+    return max(moments, key=lambda sizes: sum(sizes.values()))
+
+
+# Held --------------------------------------------------------------------------------------------
+
+
+def _experience(config: RunConfig, facts: JanusFacts, actions: int, held: int) -> int:
+    """Bytes of a sample: codes or tokens in 8 bytes, log-probs in 4; and features of the images it
+    looked at, each once in its story and once in the context of an answer."""
+    seen = 0
+    if config.rollout.kind == "introspect":
+        looks = 2 * config.rollout.introspection.rounds - 1
+        seen = looks * facts.images.tokens * facts.width * held
+    return 12 * actions + seen
+
+
+def _compiled(config: RunConfig, facts: JanusFacts, model: LanguageModel) -> dict[str, int]:
+    """Keys and values of decoders that are compiled: they wait for the next rollout."""
+    if config.rollout.tokens.execution != "compile":
+        return {}
+    drawn = longest_sequences(config, facts, guided=True)
+    kept = sum(model.keys_and_values(one.tokens, growing=False) for one in drawn)
+    return {"keys and values": kept}
+
+
+# Rollout -----------------------------------------------------------------------------------------
+
+
+def _sampling(config: RunConfig, facts: JanusFacts, model: LanguageModel) -> Mapping[str, int]:
+    execution = config.rollout.tokens.execution
+    moments = []
+    for one in longest_sequences(config, facts, guided=True):
+        cache = model.keys_and_values(one.tokens, growing=execution == "dynamic")
+        reading = model.reading(one.rows * one.context, one.length)
+        logits = one.samples * one.vocabulary * _SAMPLED_BYTES
+        moments.append(
+            {
+                "16-bit copies": _copies(config, facts, all_of_them=not model.adapted),
+                "keys and values": 0 if execution == "compile" else cache,
+                "contexts or logits": max(reading, logits),
+            }
+        )
+    return _largest(*moments)
+
+
+def _coding(config: RunConfig, facts: JanusFacts) -> Mapping[str, int]:
+    """Images of codes, and where images are looked at or given, codes of images."""
+    images = min(config.rollout.micro_batch_size, CODED_TOGETHER)
+    encodes = config.rollout.kind != "draw" or config.algorithm.ground_truth.enabled
+    tensors = _ENCODED_TENSORS if encodes else _DECODED_TENSORS
+    pictures = tensors * images * facts.images.pixels * facts.images.channels * 4
+    distances = _DISTANCES * images * facts.images.tokens * facts.codebook * 4 if encodes else 0
+    return {"coding of images": max(pictures, distances)}
+
+
+# Replay ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Segment:
+    """A segment that is replayed, and what its tokens' log-probs take."""
+
+    rows: Sequences
+    logits: int
+    compared: bool  # with a reference
+
+
+def _replays(
+    config: RunConfig, facts: JanusFacts, model: LanguageModel
+) -> Iterator[Mapping[str, int]]:
+    """The moments that may be the worst of a replay."""
+    for rows in longest_sequences(config, facts, config.rollout.tokens.log_prob != "conditional"):
+        segment = _Segment(rows, _logits(rows, model), config.algorithm.beta > 0)
+        if config.policy.gradient_checkpointing:
+            forward, backward = _checkpointed(segment, model)
+            yield _moment(_copies(config, facts, all_of_them=not model.adapted), forward)
+            yield _moment(_copies(config, facts, all_of_them=False), backward)
+        else:
+            yield _moment(_copies(config, facts, all_of_them=True), _whole(segment, model))
+    if not model.adapted:
+        # At the end of a backward pass, before it is added to that of other segments.
+        yield {"gradient of the text's table": 4 * facts.vocabulary * facts.width}
+
+
+def _moment(copied: int, activations: int) -> Mapping[str, int]:
+    return {"16-bit copies": copied, "activations": activations}
+
+
+def _whole(segment: _Segment, model: LanguageModel) -> int:
+    """All layers at once, and the worst of what comes after them."""
+    rows = segment.rows
+    kept = model.layers * model.layer_kept(rows.tokens, rows.length) + model.end_kept(rows.tokens)
+    reference = model.reading(rows.tokens, rows.length) if segment.compared else 0
+    return kept + max(model.end_backward(rows.tokens), segment.logits, reference)
+
+
+def _checkpointed(segment: _Segment, model: LanguageModel) -> tuple[int, int]:
+    """In the forward and in the backward pass."""
+    rows = segment.rows
+    kept = model.inputs_kept(rows.tokens) + model.end_kept(rows.tokens)
+    layer = model.layer_kept(rows.tokens, rows.length) + model.layer_backward(rows.tokens)
+    forward = model.reading(rows.tokens, rows.length)
+    return kept + forward, kept + max(layer, segment.logits)
+
+
+def _logits(rows: Sequences, model: LanguageModel) -> int:
+    """Of one chunk with gradients, and the gradient of the head that makes them."""
+    chunk = min(LOGITS_CHUNK, rows.new) * rows.vocabulary
+    head = 0 if model.adapted else (model.computed + 4) * rows.vocabulary * model.width
+    return chunk * (2 * model.computed * rows.rows + 4 * _LOGIT_TENSORS * rows.samples) + head
+
+
+def _copies(config: RunConfig, facts: JanusFacts, all_of_them: bool) -> int:
+    """The text's table is looked up and not multiplied with."""
+    multiplied = facts.parameters - facts.untrained_parameters - facts.vocabulary * facts.width
+    return copies(config.policy, multiplied, facts.layers, all_of_them)

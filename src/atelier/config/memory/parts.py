@@ -1,0 +1,78 @@
+"""What is the same for every family: weights, what the engine holds, copies in 16 bits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from atelier.config.facts.base import ModelFacts
+from atelier.config.policy_parts import DTYPE_BYTES
+from atelier.config.schema import PolicyConfig, RunConfig
+
+_ZERO_BUCKETS = 2 * 4 * 50_000_000  # reduce and gather, configs/deepspeed
+_LIVE_PARAMETERS = 50_000_000  # that ZeRO-3 prefetches beside the block it is at
+
+Sizes = dict[str, int]
+"""Bytes by what they are for."""
+
+
+@dataclass(frozen=True)
+class Own:
+    """What a family needs besides weights and engine: held all the time, and in each phase."""
+
+    held: Mapping[str, int]
+    phases: Mapping[str, Mapping[str, int]]
+
+
+def weights(config: RunConfig, facts: ModelFacts, ranks: int) -> Sizes:
+    """Of the part that is trained, and of what it is compared with."""
+    policy = config.policy
+    lora = policy.trainable == "lora"
+    shards = ranks if _stage(config) == 3 else 1
+    copied = not lora and config.algorithm.beta > 0
+    return {
+        "base": facts.parameters * DTYPE_BYTES[policy.base_dtype] // shards,
+        "adapter": 4 * facts.adapter_parameters // shards if lora else 0,
+        "reference": 4 * facts.parameters if copied else 0,
+    }
+
+
+def engine(config: RunConfig, trained: int, ranks: int) -> tuple[Sizes, Sizes]:
+    """What training holds on the device, and in main memory."""
+    stage = _stage(config)
+    own = trained // shards_of_optimizer(config, ranks)
+    state = {"gradients": 4 * own, "optimizer": (12 if stage else 8) * own}
+    if not stage:
+        return {**state, "buckets": 4 * trained if ranks > 1 else 0}, {}
+    buckets = {"buckets": min(_ZERO_BUCKETS, 8 * trained)}
+    return (buckets, state) if config.launch.offload else ({**state, **buckets}, {})
+
+
+def shards_of_optimizer(config: RunConfig, ranks: int) -> int:
+    """Among how many ranks its state is shared out."""
+    return ranks if _stage(config) else 1
+
+
+def copies(policy: PolicyConfig, parameters: int, layers: int, all_of_them: bool) -> int:
+    """Bytes of the 16-bit copies of 32-bit weights.
+
+    Args:
+        parameters: that are multiplied with in 16 bits.
+        all_of_them: or of one layer at a time. Autocast remembers the copies of what is trained; a
+            backward pass needs those that it does not make again.
+    """
+    if policy.dtype == policy.base_dtype:
+        return 0
+    return 2 * (parameters if all_of_them else parameters // max(layers, 1))
+
+
+def gathered(config: RunConfig, facts: ModelFacts, ranks: int) -> int:
+    """Bytes of the weights that ZeRO-3 has put together."""
+    if _stage(config) != 3 or ranks == 1:
+        return 0
+    live = min(facts.parameters, facts.parameters // max(facts.layers, 1) + _LIVE_PARAMETERS)
+    return live * DTYPE_BYTES[config.policy.base_dtype]
+
+
+def _stage(config: RunConfig) -> int:
+    return config.launch.zero_stage if config.launch.engine == "deepspeed" else 0

@@ -1,0 +1,84 @@
+"""What Stable Diffusion 3 needs besides weights and engine.
+
+    prompts   text encoders, freed before anything else is loaded
+    rollout   a micro-batch through the transformer without gradients, or through the autoencoder
+    replay    a micro-batch with gradients
+
+    autoencoder   in policy.vae.dtype
+    experience    latents and noise of the window (or the clean latent and a velocity for every
+                  level), and embeddings
+
+Activations, in values a token and channel of the compute dtype, are measured on SD3.5-Medium under
+autocast at 512x512 (spec performance 1 and 2): 27 a layer with gradients (batch 8, 16 and 24: 30.7,
+48.8 and 66.8 GiB), 18 in all without. With gradient checkpointing one a layer is kept, and one
+layer's are there at a time.
+"""
+
+from __future__ import annotations
+
+from atelier.config.facts.sd3 import SD3Facts
+from atelier.config.memory.parts import Own, copies, gathered
+from atelier.config.policy_parts import DTYPE_BYTES
+from atelier.config.schema import RunConfig
+
+_VALUES_WITH_GRADIENT = 27  # a token, channel and layer
+_VALUES_WITHOUT = 18  # a token and channel, whatever the number of layers
+_DECODED_TENSORS = 4  # of the autoencoder's widest activation at the image's full size
+
+
+def sd3_memory(config: RunConfig, facts: SD3Facts, images: int, actions: int, ranks: int) -> Own:
+    """See the module. `images` are those whose experience is kept."""
+    policy = config.policy
+    values = stored_latents(config, facts, actions) + facts.condition_values
+
+    def at_hand(backward: bool) -> dict[str, int]:
+        kept = policy.trainable == "full" or (backward and not policy.gradient_checkpointing)
+        return {
+            "16-bit copies": copies(policy, facts.parameters, facts.layers, all_of_them=kept),
+            "gathered weights": gathered(config, facts, ranks),
+        }
+
+    return Own(
+        held={
+            "autoencoder": facts.vae_parameters * DTYPE_BYTES[policy.vae.dtype],
+            "experience": 4 * images * values,
+        },
+        phases={
+            "prompts": {"text encoders": facts.text_parameters * DTYPE_BYTES[policy.text.dtype]},
+            "rollout": {
+                **at_hand(backward=False),
+                "activations or decoding": max(_inference(config, facts), _decoding(config, facts)),
+            },
+            "replay": {**at_hand(backward=True), "activations": _activations(config, facts)},
+        },
+    )
+
+
+def stored_latents(config: RunConfig, facts: SD3Facts, actions: int) -> int:
+    """Values kept of an image: latents as sampled and the noise they were made by; or the clean
+    one and the velocities."""
+    return (actions + 1) * facts.latent_values * (1 if config.rollout.dynamics == "ode" else 2)
+
+
+def _values(config: RunConfig, facts: SD3Facts) -> int:
+    """Bytes of one value a token and channel of a micro-batch, both branches of guidance."""
+    batch = config.rollout.micro_batch_size * (2 if config.rollout.guidance_scale > 1 else 1)
+    return batch * facts.tokens * facts.width * DTYPE_BYTES[config.policy.dtype]
+
+
+def _inference(config: RunConfig, facts: SD3Facts) -> int:
+    return _VALUES_WITHOUT * _values(config, facts)
+
+
+def _activations(config: RunConfig, facts: SD3Facts) -> int:
+    layer = _VALUES_WITH_GRADIENT * _values(config, facts)
+    if config.policy.gradient_checkpointing:
+        return layer + facts.layers * _values(config, facts)
+    return layer * facts.layers
+
+
+def _decoding(config: RunConfig, facts: SD3Facts) -> int:
+    vae = config.policy.vae
+    images = 1 if vae.slicing else config.rollout.micro_batch_size
+    value = DTYPE_BYTES[vae.dtype]
+    return _DECODED_TENSORS * images * facts.pixels * facts.vae_channels * value

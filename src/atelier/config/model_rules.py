@@ -1,0 +1,61 @@
+"""Why a model cannot be trained as a configuration says: the field to change, and the reason."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from atelier.config.facts.read import Facts, source
+from atelier.config.paths import from_root, is_file
+from atelier.config.policy_parts import holds_weights_alone
+from atelier.config.schema import PolicyConfig, RunConfig
+
+Rejections = Iterator[tuple[str, str]]
+
+HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
+_KINDS = {"sd3": "pipeline", "janus": "model"}
+_TRAINED = {"sd3": "the transformer", "janus": "the language model"}
+
+
+def model_rejections(config: RunConfig, facts: Facts | None) -> Rejections:
+    """Field and reason.
+
+    Args:
+        facts: what the model's files say; None where it is no directory on this machine.
+    """
+    policy = config.policy
+    yield from _weights_rejections(policy)
+    if facts is None:
+        yield from _hub_rejections(policy)
+        return
+    if policy.revision is not None:
+        yield (
+            "policy.revision",
+            f"{source(policy)} is a directory, only a hub id has revisions",
+        )
+    if policy.trainable == "lora" and (facts.unknown_targets or not facts.adapter_parameters):
+        names = ", ".join(facts.unknown_targets) or "the empty list"
+        yield (
+            "policy.lora.target_modules",
+            f"{names} names no linear layer of {_TRAINED[policy.family]}, or other modules, too",
+        )
+
+
+def _weights_rejections(policy: PolicyConfig) -> Rejections:
+    """A file of weights, whose structure policy.layout says."""
+    if policy.family != "janus":
+        return
+    if holds_weights_alone(policy.path):
+        if not is_file(from_root(policy.path)):
+            yield "policy.path", f"there is no file {policy.path}"
+    elif policy.layout is not None and not is_file(from_root(policy.path)):
+        yield "policy.layout", f"is for a file of weights, and policy.path {policy.path} is none"
+
+
+def _hub_rejections(policy: PolicyConfig) -> Rejections:
+    name = source(policy)
+    if policy.family == "janus" and policy.layout is None and holds_weights_alone(name):
+        return  # token_rules.py asks for the layout
+    if not HUB_ID.fullmatch(name) or is_file(from_root(name)):
+        key = "policy.path" if policy.layout is None else "policy.layout"
+        yield key, f"{name} is neither a {_KINDS[policy.family]} directory nor a hub id"

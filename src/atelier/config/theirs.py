@@ -1,0 +1,150 @@
+"""Names of the systems whose algorithms are here, and what they are called here.
+
+People bring them along. A page of docs/ has every key and the differences; a hint leads to it.
+"""
+
+from __future__ import annotations
+
+MM_GRPO_PAGE = "docs/coming-from-mm-grpo.md"
+JANUS_PAGE = "docs/coming-from-focusdiff-and-janus-pro-r1.md"
+
+# MM-GRPO: sections that are not here, and of sections that are, some keys that are not.
+_MM_GRPO_SECTIONS = (
+    "actor_rollout_ref",
+    "reward_model",
+    "custom_reward_function",
+    "trainer",
+    "ray_kwargs",
+    "global_profiler",
+    "transfer_queue",
+)
+_MM_GRPO_KEYS = (
+    "algorithm.adv_estimator",
+    "algorithm.norm_adv_by_std_in_grpo",
+    "algorithm.global_std",
+    "algorithm.rollout_correction",
+    "data.train_files",
+    "data.val_files",
+    "data.train_batch_size",
+    "data.val_batch_size",
+    "data.train_max_samples",
+    "data.val_max_samples",
+    "data.max_prompt_length",
+    "data.data_source",
+    "data.reward_fn",
+)
+
+# FocusDiff and Janus-Pro-R1: flat keys of their recipes, and ours; () where nothing is to be set.
+JANUS_KEYS: dict[str, tuple[str, ...]] = {
+    "model_name_or_path": ("policy.path", "policy.layout"),
+    "model_path": ("policy.path", "policy.layout"),
+    "model_revision": ("policy.revision",),
+    "pretrain_path": ("policy.path",),
+    "ref_pretrain_path": (),
+    "torch_dtype": ("policy.dtype",),
+    "bf16": ("policy.dtype",),
+    "dataset_name": (),
+    "dataset_configs": (),
+    "datap": ("data.path", "data.source"),
+    "paired_data_path": ("data.path", "data.source"),
+    "not_paired_data_path": ("data.unpaired_path",),
+    "image_path": (),
+    "num_generations": ("rollout.group_size",),
+    "generate_with_cfg": ("rollout.guidance_scale",),
+    "guidance_scale": ("rollout.guidance_scale",),
+    "temperature": ("rollout.tokens.temperature",),
+    "max_prompt_length": (),
+    "max_completion_length": (),
+    "use_vllm": (),
+    "vllm_device": (),
+    "vllm_gpu_memory_utilization": (),
+    "reverse": (),
+    "addselft2i": (),
+    "beta": ("algorithm.beta",),
+    "set_epsilon": ("algorithm.clip_range",),
+    "epsilon": ("algorithm.clip_range",),
+    "sync_ref_model": (),
+    "learning_rate": ("train.learning_rate",),
+    "use_self_lr_scheduler": ("train.schedule.kind",),
+    "warm_up_steps": ("train.schedule.warm_up_updates",),
+    "convert_steps": ("train.schedule.convert_updates",),
+    "convert_lr": ("train.schedule.convert_rate",),
+    "min_lr": ("train.schedule.last_rate",),
+    "lr_scheduler_type": (),
+    "warmup_ratio": (),
+    "per_device_train_batch_size": ("train.prompts_per_step",),
+    "gradient_accumulation_steps": ("train.prompts_per_step",),
+    "num_train_epochs": ("train.steps",),
+    "max_steps": ("train.steps",),
+    "seed": ("train.seed",),
+    "internvl_tp": ("judges.internvl.model", "judges.internvl.placement"),
+    "following": ("rewards.edit_yes_no.following_weight",),
+    "preserving": ("rewards.edit_yes_no.preserving_weight",),
+    "weight": (),
+    "use_clip_score": (),
+    "output_dir": (),
+    "overwrite_output_dir": (),
+    "save_strategy": (),
+    "save_steps": ("train.checkpoint_every",),
+    "save_only_model": (),
+    "report_to": ("tracking.mlflow_uri",),
+    "logging_dir": (),
+    "logging_steps": (),
+    "logging_strategy": (),
+    "log_level": (),
+    "push_to_hub": (),
+    "do_eval": (),
+    "eval_strategy": (),
+    "eval_steps": ("train.evaluate_every",),
+    "per_device_eval_batch_size": ("evaluation.micro_batch_size",),
+    "num_processes": ("launch.processes",),
+    "num_machines": (),
+    "distributed_type": ("launch.engine",),
+    "deepspeed_config": ("launch.zero_stage",),
+    "fsdp_config": (),
+    "mixed_precision": ("policy.dtype",),
+}
+
+# Values of keys that are here.
+_VALUES = {
+    ("algorithm.name", "flow_grpo"): ("grpo", MM_GRPO_PAGE),
+    ("algorithm.name", "flow_grpo_fast"): (
+        "grpo with rollout.window.strategy: fast",
+        MM_GRPO_PAGE,
+    ),
+    ("algorithm.name", "mix_grpo"): (
+        "grpo with rollout.window.strategy: progressive",
+        MM_GRPO_PAGE,
+    ),
+    ("algorithm.name", "grpo_guard"): ("grpo with rollout.log_prob: ratio_norm", MM_GRPO_PAGE),
+    ("algorithm.name", "pair_grpo"): ("grpo with algorithm.advantage_over: pair", JANUS_PAGE),
+    ("rollout.dynamics", "sde"): ("flow_sde", MM_GRPO_PAGE),
+    ("rollout.kind", "t2i"): ("draw or introspect", JANUS_PAGE),
+    ("data.source", "ocr"): ("ocr_text", MM_GRPO_PAGE),
+    ("data.source", "prompt"): ("plain", MM_GRPO_PAGE),
+}
+
+
+def key_hint(key: str, is_ours: bool) -> str:
+    """`; ...` about an unknown dotted key that is theirs, and nothing about any other.
+
+    Args:
+        is_ours: whether its last word names a key of ours, in another section. Then a section
+            before it says more of what was meant.
+    """
+    if key.partition(".")[0] in _MM_GRPO_SECTIONS or key in _MM_GRPO_KEYS:
+        return f"; MM-GRPO's: {MM_GRPO_PAGE} says what it is here"
+    section, _, leaf = key.rpartition(".")
+    if leaf not in JANUS_KEYS or "." in section or (section and is_ours):
+        return ""
+    if ours := " and ".join(JANUS_KEYS[leaf]):
+        return f"; did you mean {ours}? ({JANUS_PAGE})"
+    return f"; FocusDiff's or Janus-Pro-R1's, which has no counterpart: {JANUS_PAGE} says why"
+
+
+def value_hint(key: str, value: object) -> str:
+    """`; did you mean ...?` where a value is theirs, or named after an algorithm."""
+    if not isinstance(value, str) or (key, value) not in _VALUES:
+        return ""
+    ours, page = _VALUES[key, value]
+    return f"; did you mean {ours}? ({page})"

@@ -1,0 +1,129 @@
+"""PairComp's score files: JSON {pair: [{pair_idx, prompt_idx, image_idx, score}, ...]}, four images
+a pair. Source: spec/janus.md 7.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from atelier.data.readers.objects import checked
+from atelier.data.readers.problems import NotJson, Problems, parse_json, read_text
+from atelier.errors import DataError
+from atelier.evaluation.results import summarize
+from atelier.evaluation.statistics import Interval
+from atelier.evaluation.units import part
+
+KEYS = ("pair_idx", "prompt_idx", "image_idx", "score")
+IMAGES_OF_A_PAIR = 4
+
+
+def as_score_file(rows: Sequence[Mapping[str, Any]], column: str) -> str:
+    """The scores of an evaluation's rows; a pair with a missing one is left out."""
+    pairs: dict[int, list[dict[str, Any]]] = {}
+    for row in rows:
+        entry = (row["pair"], row["caption"] - 1, row["number"], row[column])
+        pairs.setdefault(row["pair"], []).append(dict(zip(KEYS, entry, strict=True)))
+    whole = {
+        str(pair): images
+        for pair, images in pairs.items()
+        if all(one["score"] is not None for one in images)
+    }
+    return json.dumps(whole, indent=1) + "\n"
+
+
+def read_score_file(
+    path: Path, categories: Mapping[int, str] | None = None
+) -> list[dict[str, Any]]:
+    """Rows {pair, caption, number, image, category, judge}, one an image.
+
+    Args:
+        categories: of each pair, by its number; a pair without one is refused.
+
+    Raises:
+        DataError: not JSON, not an object; or entries that are wrong, all reported by their pair.
+    """
+    try:
+        pairs = parse_json(read_text(path))
+    except NotJson as error:
+        line = f"line {error.line}: " if error.line else ""
+        raise DataError(f"{path}: {line}not JSON: {error}") from error
+    if not isinstance(pairs, dict) or not pairs:
+        raise DataError(f"{path}: a non-empty JSON object of pairs expected")
+    problems = Problems(path)
+    rows: list[dict[str, Any]] = []
+    for name, images in pairs.items():
+        rows += _pair(path, problems, name, images, categories)
+    problems.raise_if_any()
+    return rows
+
+
+@dataclass(frozen=True)
+class CategoryMeans:
+    """s_a and s_g of the pairs of a category, each a mean with its bootstrap interval over pairs.
+
+    `category` None is all of them together: the unweighted mean of the categories.
+    """
+
+    category: str | None
+    arithmetic: Interval
+    geometric: Interval
+
+
+def category_means(rows: Sequence[Mapping[str, Any]], samples: int = 10_000) -> list[CategoryMeans]:
+    """The categories in the order in which they come, and all of them last.
+
+    Args:
+        rows: as `read_score_file` gives them.
+        samples: resamples of the intervals.
+    """
+    found = summarize(rows, (), samples, "pair")
+    categories = [one for one in dict.fromkeys(row["category"] for row in rows) if one is not None]
+    return [
+        CategoryMeans(
+            category,
+            *(
+                Interval(**found[part(name, category) if category else name])
+                for name in ("judge_arithmetic", "judge_geometric")
+            ),
+        )
+        for category in (*categories, None)
+    ]
+
+
+def _pair(
+    path: Path,
+    problems: Problems,
+    name: str,
+    images: Any,
+    categories: Mapping[int, str] | None,
+) -> list[dict[str, Any]]:
+    where = f"pair {name}"
+    if not isinstance(images, list) or len(images) != IMAGES_OF_A_PAIR:
+        problems.add(where, f"a list of {IMAGES_OF_A_PAIR} images expected")
+        return []
+    category = None
+    if categories is not None:
+        category = categories.get(int(name)) if name.isdecimal() else None
+        if category is None:
+            problems.add(where, f"is not one of the {len(categories)} pairs")
+    rows, seen = [], set()
+    for index, image in enumerate(images):
+        one = checked(path, problems, f"{where}: image {index}", image, KEYS)
+        if one is None:
+            continue
+        caption, number = (one.whole(key, 0, 1) for key in ("prompt_idx", "image_idx"))
+        if str(one.get("pair_idx")) != name:
+            one.wrong(f"key 'pair_idx': {name}, as its list is called, not {one.get('pair_idx')!r}")
+        if (caption, number) in seen:
+            one.wrong(f"prompt_idx {caption}, image_idx {number} stands twice")
+        seen.add((caption, number))
+        score = one.number("score", 0, 1)
+        rows.append(
+            {"pair": name, "caption": caption + 1, "number": number, "category": category}
+            | {"image": f"{name}_{caption}_{number}.png", "judge": score}
+        )
+    return rows

@@ -1,0 +1,11 @@
+"""The suites that there are: what held-out images are worth. A new one: a file with a `Suite`, a
+line here, its name in the schema, and in requests.py what it asks for."""
+
+from __future__ import annotations
+
+from atelier.evaluation.suite import Suite
+from atelier.evaluation.suites import editing, ocr, paircomp, scenes
+
+SUITES: dict[str, Suite] = {
+    one.name: one for one in (ocr.SUITE, scenes.SUITE, paircomp.SUITE, editing.SUITE)
+}

@@ -1,0 +1,86 @@
+"""Suite `paircomp`: are two captions that differ in one thing told apart in the pictures?
+
+Every picture has a score in [0, 1] against its own caption: P(yes) of a judge, and where the pair
+is one of scenes also 1 if the exact checker finds every fact, else 0. Of a pair's scores there are
+the arithmetic mean s_a and the geometric mean s_g, averaged within a category and then over the
+categories, unweighted (spec janus 7).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from atelier.config.schema import EvaluationConfig
+from atelier.errors import DataError
+from atelier.evaluation.gold_columns import gold_columns
+from atelier.evaluation.image_statistics import NAMES
+from atelier.evaluation.judging import SuiteJudge
+from atelier.evaluation.requests import ImageRequest
+from atelier.evaluation.score_files import as_score_file
+from atelier.evaluation.suite import Images, Rows, Scored, Suite, row
+from atelier.judge.forms import YesNoForm
+from atelier.judge.questions import Question
+from atelier.rewards.images import pil_images
+
+METRICS = ("gold", *NAMES)
+
+
+def score(
+    images: Images,
+    requests: Sequence[ImageRequest],
+    config: EvaluationConfig,
+    judge: SuiteJudge | None,
+) -> Scored:
+    """Score every picture against its own caption.
+
+    Rows have judge (None where it gave no answer, `missing` says why; always without a judge),
+    gold, strict and gold_facts (None without a scene).
+
+    Raises:
+        DataError: no judge is named, and a prompt has no scene.
+        Stopped: the judge answers nothing.
+    """
+    said = _judged(images, requests, config.paircomp.question, judge)
+    rows = [
+        row(request, image) | gold_columns(image, request.prompt) | words
+        for request, image, words in zip(requests, images, said, strict=True)
+    ]
+    if judge is not None:
+        reader = f"judge {judge.model}"
+        return Scored(rows, reader, "judge_arithmetic", "judge", METRICS)
+    for one in rows:
+        if one["gold"] is None:
+            raise DataError(
+                f"prompt {one['prompt_id']} has no scene that could be checked: name a judge in "
+                "evaluation.paircomp.judge"
+            )
+    return Scored(rows, "gold", "gold_arithmetic", "strict", METRICS)
+
+
+def files(rows: Rows) -> Mapping[str, str]:
+    """The scores as PairComp's own tools write them."""
+    if max(one["number"] for one in rows) != 1:
+        return {}  # PairComp has two images a caption
+    column = "judge" if any(one["judge"] is not None for one in rows) else "strict"
+    return {"paircomp.json": as_score_file(rows, column)}
+
+
+SUITE = Suite("paircomp", score, "pair", files)
+
+
+def _judged(
+    images: Images, requests: Sequence[ImageRequest], question: str, judge: SuiteJudge | None
+) -> list[dict[str, Any]]:
+    if judge is None:
+        return [{"judge": None, "missing": None}] * len(requests)
+
+    def questions() -> Iterator[Question]:
+        for request, image in zip(requests, images, strict=True):
+            text = question.replace("{prompt}", request.prompt.text)
+            yield Question(text, YesNoForm(), pil_images(image[None]))
+
+    return [
+        {"judge": None, "missing": one} if isinstance(one, str) else {"judge": one, "missing": None}
+        for one in judge.p_yes(questions())
+    ]

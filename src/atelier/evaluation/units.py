@@ -1,0 +1,99 @@
+"""What enters a mean with one value, and is drawn anew as one by the bootstrap: prompt or pair.
+
+An evaluation's rows are images. A metric whose name has a slash ("gold_edited/add") is of a
+part of the units only.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+Row = Mapping[str, Any]
+
+# A column of scores -> what the means over the images of a pair are called (spec janus 7).
+PAIR_SCORES = {"judge": "judge", "strict": "gold"}
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A value for every metric that could be had.
+
+    Attributes:
+        key: equal in two evaluations for the same prompt, or the same pair.
+        stratum: units with one count by the unweighted mean of the strata's means.
+    """
+
+    key: tuple[Any, ...]
+    values: Mapping[str, float]
+    stratum: str | None = None
+
+
+def units_of(rows: Sequence[Row], unit: str, metrics: Collection[str]) -> list[Unit]:
+    """The units of the rows, in the order in which they come first.
+
+    Args:
+        unit: "prompt" or "pair".
+        metrics: columns of the rows whose mean over the unit's images is a value of it; only over
+            those that have one.
+    """
+    return _UNITS[unit](rows, metrics)
+
+
+def part(metric: str, name: str) -> str:
+    """What a metric is called of a part of the units, such as a category of prompts."""
+    slug = re.sub(r"[^a-z0-9]+", "_", name.casefold()).strip("_")
+    return f"{metric}/{slug}"
+
+
+def _by_prompt(rows: Sequence[Row], metrics: Collection[str]) -> list[Unit]:
+    groups: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        groups.setdefault((row.get("dataset_id"), row["prompt_id"]), []).append(row)
+    return [Unit(key, _means(own, metrics)) for key, own in groups.items()]
+
+
+def _by_pair(rows: Sequence[Row], metrics: Collection[str]) -> list[Unit]:
+    """Of a pair's scores the arithmetic and the geometric mean, where every image has one."""
+    groups: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        groups.setdefault((row.get("dataset_id"), row["pair"]), []).append(row)
+    return [
+        Unit(key, _means(own, metrics) | _pair_means(own), own[0].get("category"))
+        for key, own in groups.items()
+    ]
+
+
+_UNITS: dict[str, Callable[[Sequence[Row], Collection[str]], list[Unit]]] = {
+    "prompt": _by_prompt,
+    "pair": _by_pair,
+}
+
+
+def _means(rows: Sequence[Row], metrics: Collection[str]) -> dict[str, float]:
+    found = {}
+    for metric in metrics:
+        known = [float(row[metric]) for row in rows if row.get(metric) is not None]
+        if known:
+            found[metric] = sum(known) / len(known)
+    return found
+
+
+def _pair_means(rows: Sequence[Row]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for column, who in PAIR_SCORES.items():
+        scores = [row.get(column) for row in rows]
+        known = [float(score) for score in scores if score is not None]
+        if len(known) < len(rows):
+            continue
+        means = {
+            f"{who}_arithmetic": sum(known) / len(known),
+            f"{who}_geometric": prod(known) ** (1 / len(known)),
+        }
+        category = rows[0].get("category")
+        parts = {part(name, category): value for name, value in means.items()} if category else {}
+        found |= means | parts
+    return found

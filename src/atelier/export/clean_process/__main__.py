@@ -1,0 +1,50 @@
+"""Do the jobs of a file, one after the other (see the folder's __init__.py).
+
+jobs.json is a list of {"family", "format": "adapter" | "merged", "directory", "base", "reference",
+"dtype", "device", "made"}; one outcome a job is written: {"error": text or null, "tensors",
+"digest", "scaling"}, and the arrays that were computed to the .npz file `made` names.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import traceback
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+
+def _run(job: Mapping[str, Any]) -> dict[str, Any]:
+    import numpy as np
+    import torch
+
+    torch.backends.cudnn.allow_tf32 = False  # fp32 is compared to rounding: TF32 would be noise
+    # Beside this file: a folder that is run is where modules are looked for first.
+    family, digests = import_module(f"of_{job['family']}"), import_module("digests")
+    model = family.load(job)
+    tensors, scaling = family.trained_part(model, job["format"])
+    outcome = {"tensors": len(tensors), "digest": digests.tensors_digest(tensors)}
+    with torch.no_grad():
+        np.savez(job["made"], **family.reproduce(model, job["reference"]))
+    return {"error": None, **outcome, "scaling": scaling}
+
+
+def main(jobs_file: str, outcomes_file: str) -> None:
+    os.environ["HF_HUB_OFFLINE"] = "1"  # before the first import of the hub's client
+    with open(jobs_file, encoding="utf-8") as file:
+        jobs = json.load(file)
+    outcomes = []
+    for job in jobs:
+        try:
+            outcomes.append(_run(job))
+        except Exception as error:  # whatever loading raises is this job's result, not the end
+            traceback.print_exc()
+            outcomes.append({"error": f"{type(error).__name__}: {error}"})
+    with open(outcomes_file, "w", encoding="utf-8") as file:
+        json.dump(outcomes, file)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

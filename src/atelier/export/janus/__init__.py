@@ -1,0 +1,1 @@
+"""Janus: directories of transformers, adapters of peft, and the original layout."""

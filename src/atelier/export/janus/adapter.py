@@ -1,0 +1,83 @@
+"""An adapter for `PeftModel.from_pretrained(model, directory)`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from peft import LoraConfig as PeftLoraConfig
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from atelier.config.schema import LoraConfig
+from atelier.errors import CheckpointError, ConfigError
+from atelier.export.base import BaseModel
+from atelier.export.janus.base import LANGUAGE_MODEL, BaseJanus
+from atelier.export.record import ExportRecord
+from atelier.policies.janus.trainable import language_model_layers
+
+WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
+PREFIX = "base_model.model."
+
+
+def write_adapter(
+    base: BaseModel, layers: Mapping[str, Tensor], lora: LoraConfig, directory: Path
+) -> None:
+    """Write the LoRA weights and the configuration that says where they go and at what scale.
+
+    Raises:
+        ConfigError: the base is no directory that transformers loads.
+    """
+    assert isinstance(base, BaseJanus)
+    if base.file is not None:
+        raise ConfigError(
+            "export.formats: adapter goes onto a model that transformers loads, and "
+            f"{base.path} is a file of weights; use merged"
+        )
+    config = PeftLoraConfig(
+        r=lora.rank,
+        lora_alpha=lora.alpha,
+        target_modules=language_model_layers(lora.target_modules),
+        lora_dropout=0.0,
+        base_model_name_or_path=base.path,
+        inference_mode=True,
+    )
+    config.save_pretrained(str(directory))
+    tensors = {f"{PREFIX}{name}": tensor for name, tensor in layers.items()}
+    save_file(tensors, directory / WEIGHTS, metadata={"format": "pt"})
+
+
+def check_adapter(directory: Path, record: ExportRecord) -> None:
+    """Hold keys and configuration of an adapter against the record, without loading its base.
+
+    Raises:
+        CheckpointError: file missing or unreadable, a key that is not of the language model, fewer
+            tensors than recorded, another scale.
+    """
+    path, expected = directory / WEIGHTS, record.weights
+    try:
+        with safe_open(path, framework="pt") as file:
+            keys = list(file.keys())
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"{path}: cannot be read: {error}") from error
+    begin = f"{PREFIX}{LANGUAGE_MODEL}"
+    matched = [key for key in keys if key.startswith(begin) and ".lora_" in key]
+    if len(matched) != len(keys) or len(keys) != expected.tensors:
+        raise CheckpointError(
+            f"{path}: {len(matched)} of {expected.tensors} expected keys are LoRA parameters under "
+            f"`{begin}`, the file holds {len(keys)}: peft would pass over the others"
+        )
+    path = directory / CONFIG
+    try:
+        fields = json.loads(path.read_text(encoding="utf-8"))
+        rank, alpha = fields["r"], fields["lora_alpha"]
+        scaling = [alpha / rank]
+    except (OSError, ValueError, KeyError, TypeError, ZeroDivisionError) as error:
+        raise CheckpointError(f"{path}: not an adapter's configuration: {error!r}") from error
+    if scaling != expected.scaling:
+        raise CheckpointError(
+            f"{path}: says alpha {alpha} and rank {rank}, trained at scale {expected.scaling}: "
+            "peft would load it at another scale"
+        )

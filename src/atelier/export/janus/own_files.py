@@ -1,0 +1,83 @@
+"""What belongs to a Janus directory beside its weights, and what of it has to be put right.
+
+Files are copied as they are. Two say how the weights are loaded, and are rewritten where an export
+would come out wrong by them: config.json (the dtype that a plain load takes, whether the text head
+shares the embedding) and generation_config.json (the marks that drawing needs).
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import GenerationConfig, JanusProcessor
+
+from atelier.export.manifest import MANIFEST
+from atelier.policies.janus.loading import generation_config
+
+WEIGHTS = {".safetensors", ".bin", ".pth", ".pt", ".ckpt", ".h5", ".msgpack", ".gguf", ".onnx"}
+TEMPLATES = "additional_chat_templates"  # the one folder that processors read
+DTYPES = ("dtype", "torch_dtype")
+
+
+def own_files(directory: Path) -> Iterator[Path]:
+    """Files of a model directory, without weights in any format, hidden files, and the manifest of
+    an export, where the directory is one."""
+    folders = (directory, directory / TEMPLATES)
+    for file in sorted(file for folder in folders for file in folder.glob("*")):
+        is_weights = file.suffix in WEIGHTS or file.name.endswith(".index.json")
+        is_no_part = file.name == MANIFEST or file.name.startswith(".")
+        if file.is_file() and not (is_weights or is_no_part):
+            yield file
+
+
+def copy_own_files(directory: Path, target: Path) -> None:
+    """Copy them byte for byte, to the same places."""
+    for file in own_files(directory):
+        copy = target / file.relative_to(directory)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(file, copy)
+
+
+def write_config(file: Path, config: Mapping[str, Any], dtype: torch.dtype, tied: bool) -> None:
+    """Rewrite config.json unless a plain load does right by it.
+
+    Args:
+        dtype: of the weights: transformers loads in the one the configuration names.
+        tied: whether the text head shares the embedding's weights.
+    """
+    right = _with_dtype(config, str(dtype).removeprefix("torch."))
+    if not tied:
+        right["tie_word_embeddings"] = False
+    if right != config:
+        file.write_text(json.dumps(right, indent=2) + "\n", encoding="utf-8")
+
+
+def _with_dtype(config: Mapping[str, Any], dtype: str) -> dict[str, Any]:
+    """The configuration and those inside it, with another dtype where one is named."""
+    return {
+        key: _with_dtype(value, dtype)
+        if isinstance(value, dict)
+        else dtype
+        if key in DTYPES and value is not None
+        else value
+        for key, value in config.items()
+    }
+
+
+def write_generation_config(directory: Path) -> None:
+    """Name the marks that `generate(generation_mode="image")` needs, unless they are named."""
+    file = directory / "generation_config.json"
+    known = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    marks = known.get("generation_kwargs") or {}
+    if "boi_token_id" in marks and None not in (
+        known.get("bos_token_id"),
+        known.get("pad_token_id"),
+    ):
+        return
+    processor = JanusProcessor.from_pretrained(directory)
+    generation_config(GenerationConfig(**known), processor.tokenizer).save_pretrained(directory)

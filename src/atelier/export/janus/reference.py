@@ -1,0 +1,207 @@
+"""The tokens an exported Janus must judge and draw as the trainer did.
+
+    codes           int64 [N, T]      image tokens drawn by the trainer's policy, trained
+    log_probs       float32 [N, T]    theirs, teacher-forced (spec janus 2), by the same weights
+    base_log_probs  float32 [N, T]    the same by the policy before training
+    greedy          int64 [N, T]      the likeliest tokens one after another, by the trained weights
+    images          uint8 [N, H, W, 3]    what the codes show
+    base_images     uint8 [N, H, W, 3]    what the policy drew by the same chances before training
+
+Prompts, what the trainer read of them in tokens, and the guidance scale are JSON in the header.
+Whatever a run trains, drawing, editing or introspection, it is drawing that is compared: weights
+are what is exported, and any use of them all shows whether they arrived.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from atelier.config.schema import RunConfig
+from atelier.data.prompts import Prompt
+from atelier.evaluation.requests import evaluation_key
+from atelier.export.reference import (
+    Difference,
+    Differences,
+    image_difference,
+    reading,
+    require_same_shape,
+)
+from atelier.policies.janus.conversation import Context
+from atelier.policies.janus.log_probs import ImageForm
+from atelier.policies.janus.module import Segment
+from atelier.policies.janus.parts import Parts
+from atelier.policies.janus.policy import JanusPolicy
+from atelier.policies.janus.rows import stack
+from atelier.training.weights import copies, put_weights
+
+GUIDANCE = 5.0  # published; transformers draws images with guidance only
+TIE = 1e-3  # guided logits that are closer may be drawn in either order
+ARRAYS = ("codes", "log_probs", "base_log_probs", "greedy", "images", "base_images")
+
+
+@dataclass(frozen=True)
+class TokenReference:
+    """See the module. `tokens` are what the trainer read of each prompt; `call` holds
+    guidance_scale."""
+
+    codes: np.ndarray
+    log_probs: np.ndarray
+    base_log_probs: np.ndarray
+    greedy: np.ndarray
+    images: np.ndarray
+    base_images: np.ndarray
+    prompts: list[str]
+    tokens: list[list[int]]
+    call: Mapping[str, float | int]
+
+    def save(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        arrays = {name: np.ascontiguousarray(getattr(self, name)) for name in ARRAYS}
+        header = {
+            "prompts": json.dumps(self.prompts),
+            "tokens": json.dumps(self.tokens),
+            "call": json.dumps(dict(self.call)),
+        }
+        tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+        save_file(tensors, path, metadata=header)
+
+    @property
+    def effect(self) -> Differences:
+        """How far training moved what is drawn, and the log-probs of what the policy draws now."""
+        return Differences(
+            image_difference(self.images, self.base_images),
+            _absolute(self.log_probs, self.base_log_probs),
+        )
+
+    def compare(self, made: Mapping[str, np.ndarray]) -> Differences:
+        return Differences(
+            image_difference(made["images"], self.images),
+            _absolute(made["log_probs"], self.log_probs),
+            greedy_equal(made["greedy"], self.greedy, made["margins"]),
+        )
+
+
+def load_reference(path: Path) -> TokenReference:
+    """Read a reference back.
+
+    Raises:
+        CheckpointError: no such file, or not a reference.
+    """
+    with reading(path), safe_open(path, framework="pt") as file:
+        header = file.metadata()
+        return TokenReference(
+            **{name: file.get_tensor(name).numpy() for name in ARRAYS},
+            prompts=json.loads(header["prompts"]),
+            tokens=json.loads(header["tokens"]),
+            call=json.loads(header["call"]),
+        )
+
+
+def greedy_equal(made: np.ndarray, expected: np.ndarray, margins: np.ndarray) -> float:
+    """Share of greedy tokens [N, T] that are the same, up to the first one of a row that is not.
+
+    Where that one was a tie, what comes after it proves nothing, and the row counts as equal.
+
+    Args:
+        margins: [N, T] how far the likeliest token was before the second one, in logits.
+    """
+    require_same_shape("greedy tokens", made, expected)
+    equal = 0
+    for row, other, margin in zip(made, expected, margins, strict=True):
+        places = np.flatnonzero(row != other)
+        lost = len(places) > 0 and not margin[places[0]] <= TIE
+        equal += int(places[0]) if lost else len(row)
+    return equal / expected.size
+
+
+def make_reference(
+    config: RunConfig, tensors: Mapping[str, Tensor], prompts: Sequence[Prompt], device: str
+) -> TokenReference:
+    """What the trainer's policy draws for `prompts`, and how likely it was before and after.
+
+    Prompts and chances are those of the evaluation, everything is computed in float32 (as the
+    clean process does), and without guidance in the evaluation the published scale is taken.
+    """
+    policy = JanusPolicy.load(_exact(config), device)
+    scale = config.evaluation.guidance_scale
+    scale = scale if scale > 1 else GUIDANCE
+    hand = _Hand(policy.tools, [prompt.text for prompt in prompts], scale)
+    keys = [evaluation_key(config.evaluation.seed, one) for one in prompts]
+    before = copies(policy.trainable())
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+        base_images = hand.decoded(hand.drawn(keys))
+        put_weights(policy.trainable(), tensors)
+        codes, greedy = hand.drawn(keys), hand.drawn(keys, greedy=True)
+        images, log_probs = hand.decoded(codes), hand.log_probs(codes)
+        put_weights(policy.trainable(), before)
+        base_log_probs = hand.log_probs(codes)
+    return TokenReference(
+        codes=codes.cpu().numpy(),
+        log_probs=log_probs,
+        base_log_probs=base_log_probs,
+        greedy=greedy.cpu().numpy(),
+        images=images,
+        base_images=base_images,
+        prompts=[prompt.text for prompt in prompts],
+        tokens=[list(context.tokens) for context in hand.contexts],
+        call={"guidance_scale": scale},
+    )
+
+
+class _Hand:
+    """Draws for some prompts, one after another: no row has padding."""
+
+    def __init__(self, parts: Parts, prompts: Sequence[str], scale: float) -> None:
+        self._parts = parts
+        self._sampler = replace(parts.sampler, guidance_scale=scale)
+        self.contexts: list[Context] = [parts.conversation.drawing(one) for one in prompts]
+        pad = parts.conversation.pad
+        self._rows = [stack([one], [[]], pad).to(parts.device) for one in self.contexts]
+
+    def drawn(self, keys: Sequence[int], greedy: bool = False) -> Tensor:
+        """Codes [N, T]."""
+        sampler = replace(self._sampler, top_k=1) if greedy else self._sampler
+        pairs = zip(self._rows, keys, strict=True)
+        return torch.cat(
+            [self._parts.generation.images(rows, [key], sampler).codes for rows, key in pairs]
+        )
+
+    @torch.no_grad()
+    def log_probs(self, codes: Tensor) -> np.ndarray:
+        """Of codes [N, T] in the published form, float32 [N, T]."""
+        form = ImageForm("cfg_tempered", self._sampler)
+        found = [
+            self._parts.module(Segment(rows, row[None], form))
+            for rows, row in zip(self._rows, codes, strict=True)
+        ]
+        return torch.cat(found).float().cpu().numpy()
+
+    def decoded(self, codes: Tensor) -> np.ndarray:
+        return self._parts.pixels.decode(codes)
+
+
+def _exact(config: RunConfig) -> RunConfig:
+    """The same model, all of it in float32 and step by step."""
+    full = {"dtype": "float32", "base_dtype": "float32", "gradient_checkpointing": False}
+    tokens = config.rollout.tokens.model_copy(update={"execution": "eager"})
+    return config.model_copy(
+        update={
+            "policy": config.policy.model_copy(update=full),
+            "rollout": config.rollout.model_copy(update={"tokens": tokens}),
+        }
+    )
+
+
+def _absolute(left: np.ndarray, right: np.ndarray) -> Difference:
+    require_same_shape("log-probs", left, right)
+    difference = np.abs(left.astype(np.float64) - right.astype(np.float64))
+    return Difference(float(difference.max()), float(difference.mean()))

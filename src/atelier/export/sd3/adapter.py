@@ -1,0 +1,76 @@
+"""A LoRA directory for `pipe.load_lora_weights(directory)`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import diffusers
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from atelier.config.schema import LoraConfig
+from atelier.errors import CheckpointError, ConfigError
+from atelier.export.base import BaseModel
+from atelier.export.record import ExportRecord
+from atelier.export.sd3.base import BasePipeline
+
+LORA_WEIGHTS = "pytorch_lora_weights.safetensors"
+
+
+def write_adapter(
+    base: BaseModel, layers: Mapping[str, Tensor], lora: LoraConfig, directory: Path
+) -> None:
+    """Write the LoRA weights with the metadata that carries alpha.
+
+    Without the metadata `load_lora_weights` takes alpha = rank, silently (spec platform 15).
+
+    Raises:
+        ConfigError: the base's pipeline class loads no LoRA.
+    """
+    assert isinstance(base, BasePipeline)
+    pipeline_class = getattr(diffusers, base.class_name, None)
+    if pipeline_class is None or not hasattr(pipeline_class, "save_lora_weights"):
+        raise ConfigError(f"export.formats: adapter: {base.class_name} loads no LoRA weights")
+    pipeline_class.save_lora_weights(
+        directory,
+        transformer_lora_layers=dict(layers),
+        transformer_lora_adapter_metadata={
+            "r": lora.rank,
+            "lora_alpha": lora.alpha,
+            "target_modules": list(lora.target_modules),
+        },
+    )
+
+
+def check_adapter(directory: Path, record: ExportRecord) -> None:
+    """Hold keys and metadata of the LoRA file against the record, without loading a pipeline.
+
+    Raises:
+        CheckpointError: file missing or unreadable, a key without the transformer's prefix, fewer
+            tensors than recorded, no alpha or another one.
+    """
+    path, expected = directory / LORA_WEIGHTS, record.weights
+    try:
+        with safe_open(path, framework="pt") as file:
+            keys, metadata = list(file.keys()), file.metadata() or {}
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"{path}: cannot be read: {error}") from error
+    matched = [key for key in keys if key.startswith("transformer.") and ".lora_" in key]
+    if len(matched) != len(keys) or len(keys) != expected.tensors:
+        raise CheckpointError(
+            f"{path}: {len(matched)} of {expected.tensors} expected keys are LoRA parameters under "
+            f"`transformer.`, the file holds {len(keys)}: diffusers would silently skip the others"
+        )
+    try:
+        fields = json.loads(metadata.get("lora_adapter_metadata", "{}"))
+        rank, alpha = fields.get("transformer.r"), fields.get("transformer.lora_alpha")
+        scaling = [alpha / rank] if rank and alpha else []
+    except (ValueError, AttributeError, TypeError) as error:
+        raise CheckpointError(f"{path}: metadata lora_adapter_metadata: {error}") from error
+    if not scaling or scaling != expected.scaling:
+        raise CheckpointError(
+            f"{path}: metadata says alpha {alpha} and rank {rank}, trained at scale "
+            f"{expected.scaling}: diffusers would silently load it at another scale"
+        )

@@ -1,0 +1,138 @@
+"""HTTP to reward services: a request has its whole answer within its time, or a reason.
+
+aiohttp, because it parses in C: a request of 16 small pictures costs half of what it costs with a
+client in Python, and what it costs is taken from two cores that also score (benchmarks/README.md).
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import aiohttp
+from aiohttp.connector import Connection
+from aiohttp.http_exceptions import HttpProcessingError
+
+from atelier.event_loop import Closed, EventLoop
+
+_CONNECT_SECONDS = 5.0
+_KEEP_ALIVE_SECONDS = 30
+_LONGEST_ANSWER = 64 << 20
+_LARGE_BODY = 1 << 20  # is sent in pieces, between which other requests go on
+_START_SECONDS = 60.0  # enough to make a session wherever that is possible at all
+
+
+@dataclass(frozen=True)
+class Reply:
+    """An answer, whatever it says. Names of headers are found in any case."""
+
+    status: int
+    reason: str
+    headers: Mapping[str, str]
+    content: bytes
+
+
+class Unanswered(Exception):
+    """There is no answer; the text says why, in words that may be anybody's."""
+
+
+class CannotBeAsked(Unanswered):
+    """Nor will there be one: it is no address, or the token is no header."""
+
+
+class Transport:
+    """Connections that are kept, for any number of threads.
+
+    Args:
+        connections: at most.
+        token: bearer token of every request.
+    """
+
+    def __init__(self, connections: int, token: str | None) -> None:
+        self._loop = EventLoop("reward-requests")
+        self._session = self._loop.run(lambda: _session(connections, token), _START_SECONDS)
+
+    def ask(
+        self, method: str, url: str, headers: Mapping[str, str], body: bytes | None, seconds: float
+    ) -> Reply:
+        """One request. A redirection is an answer too: the token goes nowhere else.
+
+        Args:
+            seconds: for all of it, from the look-up of the name to the last byte of the answer.
+
+        Raises:
+            Unanswered: for whatever reason there is no answer in time.
+        """
+        try:
+            return self._loop.run(lambda: self._ask(method, url, headers, body), seconds)
+        except TimeoutError as error:
+            raise Unanswered(f"no answer in time ({type(error).__name__})") from error
+        except (aiohttp.ClientError, HttpProcessingError, OSError, ValueError) as error:
+            text = f"{type(error).__name__}: {_cause(error)}"
+            if isinstance(error, ValueError) and not isinstance(error, OSError):
+                raise CannotBeAsked(f"cannot be asked: {text}") from error
+            raise Unanswered(text) from error
+        except Closed as error:
+            raise Unanswered("the rewards were closed") from error
+
+    def close(self) -> None:
+        """End every request under way, and the connections."""
+        self._loop.close(self._session.close)
+
+    async def _ask(
+        self, method: str, url: str, headers: Mapping[str, str], body: bytes | None
+    ) -> Reply:
+        data = io.BytesIO(body) if body and len(body) > _LARGE_BODY else body
+        async with self._session.request(
+            method, url, data=data, headers=headers, allow_redirects=False
+        ) as response:
+            chunks, size = [], 0
+            async for chunk in response.content.iter_any():
+                size += len(chunk)
+                if size > _LONGEST_ANSWER:
+                    raise Unanswered(f"an answer of more than {_LONGEST_ANSWER} bytes")
+                chunks.append(chunk)
+            content = b"".join(chunks)
+            return Reply(response.status, response.reason or "", response.headers, content)
+
+
+class _Response(aiohttp.ClientResponse):
+    """One whose connection ends when it is waited for no more.
+
+    aiohttp closes such a connection when the rest of the body is sent, which is never as long as a
+    service hangs and reads nothing: one connection would be left behind for every request.
+    """
+
+    async def start(self, connection: Connection) -> aiohttp.ClientResponse:
+        transport = connection.transport
+        try:
+            return await super().start(connection)
+        except BaseException:
+            if transport is not None:
+                transport.abort()
+            raise
+
+
+async def _session(connections: int, token: str | None) -> aiohttp.ClientSession:
+    """To be made in the loop that uses it."""
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=connections, keepalive_timeout=_KEEP_ALIVE_SECONDS),
+        headers={"Authorization": f"Bearer {token}"} if token else {},
+        timeout=aiohttp.ClientTimeout(total=None, connect=_CONNECT_SECONDS),  # the loop's is total
+        response_class=_Response,
+        cookie_jar=aiohttp.DummyCookieJar(),  # a service is told nothing but what is asked
+        trust_env=False,  # no proxy, no .netrc: the token goes where the configuration says
+    )
+
+
+def _cause(error: BaseException) -> str:
+    """An exception's words, but for those that aiohttp puts first."""
+    if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ClientPayloadError):
+        error = error.__cause__ or error
+    words: object = error
+    if isinstance(error, aiohttp.ClientResponseError | HttpProcessingError):
+        words = error.message  # without a status that nobody has answered
+    elif isinstance(error, aiohttp.ServerDisconnectedError):
+        words = "the connection was closed before an answer"
+    return str(words) or "the connection broke"

@@ -1,0 +1,55 @@
+"""Finished training runs, compared; and runs that are killed before they are."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+import torch
+
+from atelier.tracking.run_directory import RunDirectory
+from atelier.training.checkpoint import Checkpoint, latest_checkpoint, load_checkpoint
+from tests.support.runs import start
+
+
+def final(run: RunDirectory) -> Checkpoint:
+    folder = latest_checkpoint(run.checkpoints)
+    assert folder is not None
+    return load_checkpoint(folder)
+
+
+def samples(run: RunDirectory) -> dict[str, bytes]:
+    """The best and worst images of the last step, as they are on disk."""
+    return {path.name: path.read_bytes() for path in run.step_samples(3).iterdir()}
+
+
+def largest(tensors: Iterable[torch.Tensor]) -> float:
+    return max(tensor.abs().max().item() for tensor in tensors)
+
+
+def assert_equal(first: Checkpoint, second: Checkpoint) -> None:
+    # Offsets count bytes of timings and of the events of a second life.
+    for counter in ("step", "updates", "digest"):
+        assert getattr(first.state, counter) == getattr(second.state, counter)
+    assert first.optimizer.updates == second.optimizer.updates
+    assert first.optimizer.scaler == second.optimizer.scaler
+    for kind in ("weights", "ema", "rng", "behaviour"):
+        ours, theirs = getattr(first, kind) or {}, getattr(second, kind) or {}
+        assert ours.keys() == theirs.keys()
+        assert all(torch.equal(value, theirs[name]) for name, value in ours.items()), kind
+    for name, moments in first.optimizer.moments.items():
+        for kind, value in moments.items():
+            assert torch.equal(value, second.optimizer.moments[name][kind]), (name, kind)
+
+
+def kill_after_a_step(run: RunDirectory, processes: int) -> None:
+    """SIGKILL all ranks once a first step is on disk, before the last is."""
+    ranks = start(run, processes)
+    deadline = time.monotonic() + 120
+    while latest_checkpoint(run.checkpoints) is None:
+        assert ranks.are_running, ranks.output[-5000:]
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    ranks.kill()
+    reached = load_checkpoint(latest_checkpoint(run.checkpoints)).state.step
+    assert reached < 3, "killed too late to show anything"

@@ -1,0 +1,146 @@
+"""Which data a suite needs, which judge it may ask, and what is said where it is the reward."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from atelier.config.digest import stage_digest
+from atelier.config.plan import plan
+from atelier.config.resolve import resolve
+from atelier.config.suite_rules import judge_is_reward
+from atelier.errors import ConfigError, PlanError
+
+HUB = "policy.path=organisation/model"
+JUDGE = "judges.scene={model: assets/tiny-judge, placement: in_process}"
+PAIRS = ("data.scene_kind=shapes", "data.scene_pairs=0.5", "rewards.ocr=null")
+OTHER = ("rewards.jpeg_compressibility.weight=1.0",)
+COMPARED = (*PAIRS, *OTHER, "evaluation.suite=paircomp")
+
+
+def configured(*overrides):
+    return resolve("tiny/flow-grpo-fast", overrides, Path(os.devnull))
+
+
+def planned(*overrides):
+    return plan(configured(HUB, *overrides))
+
+
+def test_a_suite_of_pairs_counts_two_images_a_caption():
+    found = planned(*COMPARED, "evaluation.prompts=20", "evaluation.periodic_prompts=10")
+    assert found.evaluation_images == 2 * (2 * 20 + found.evaluations * 10)
+    more = planned(*COMPARED, "evaluation.images_per_prompt=4")
+    assert more.evaluation_images == 2 * planned(*COMPARED).evaluation_images
+
+
+def test_only_the_suite_that_is_used_needs_its_judge():
+    assert configured(JUDGE, "evaluation.paircomp.judge=scene").evaluation.judge is None
+    with pytest.raises(ConfigError, match=r"editing\.judge.*'gone' is not one of judges"):
+        configured(JUDGE, "evaluation.editing.judge=gone")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "key", "reason"),
+    [
+        (["data.unpaired_path=x.txt"], "data.unpaired_path", "it needs data.source paircomp or"),
+        (["data.heldout_source=plain"], "data.heldout_source", "is not set"),
+        (["data.scene_task=edit"], "data.scene_task", "edit needs data.scene_kind shapes"),
+        (
+            ["data.scene_task=edit", "data.scene_kind=shapes", "data.scene_pairs=1"],
+            "data.scene_pairs",
+            "edits do not come in pairs",
+        ),
+        (
+            [
+                "judges.v={model: m, server: {share_gpus: true}, vllm: {sleep: true}}",
+                "evaluation.suite=paircomp",
+                "evaluation.paircomp.judge=v",
+            ],
+            "evaluation.paircomp.judge",
+            "v sleeps while weights are updated",
+        ),
+    ],
+)
+def test_settings_that_exclude_each_other(overrides, key, reason):
+    with pytest.raises(ConfigError, match=f"(?s){key}.*{reason}"):
+        configured(*overrides)
+
+
+EDIT = ("data.scene_task=edit", *PAIRS[:1], *PAIRS[2:], *OTHER, "evaluation.suite=editing")
+PAIRED_FILE = ("data.source=paircomp", "data.path=pairs.json")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "key", "reason"),
+    [
+        (
+            [*PAIRS, *OTHER, "train.prompts_per_step=11"],
+            "train.prompts_per_step",
+            "11 must be",
+        ),
+        (
+            [*COMPARED, "evaluation.periodic_prompts=9"],
+            "evaluation.periodic_prompts",
+            "9 would",
+        ),
+        ([*COMPARED, "data.scene_pairs=0"], "evaluation.suite", "paircomp needs held-out pairs"),
+        ([*EDIT, "data.scene_task=draw"], "evaluation.suite", "editing needs held-out edits"),
+        ([*EDIT, "evaluation.suite=scenes"], "evaluation.suite", "scenes needs data.source scenes"),
+        ([*COMPARED, *PAIRED_FILE], "evaluation.paircomp.judge", "is required"),
+        (["data.scene_task=edit", "data.scene_kind=shapes"], "rewards.ocr", "scene_task edit has"),
+    ],
+)
+def test_data_that_a_suite_cannot_use(overrides, key, reason):
+    with pytest.raises(PlanError, match=f"{key}: .*{reason}"):
+        planned(*overrides)
+
+
+def test_edits_and_pairs_of_scenes_are_plans_that_work():
+    edits = resolve("janus-pro-7b/edit", ["evaluation.suite=editing"], Path(os.devnull))
+    assert plan(edits).evaluation_images
+    assert planned(*COMPARED).evaluation_images
+
+
+OTHER_JUDGE = "judges.other={model: m, placement: in_process}"
+ASKED = (JUDGE, *COMPARED, "evaluation.paircomp.judge=scene")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        ((), False),
+        (("rewards.yes_no={judge: scene}",), True),
+        (("rewards.yes_no={judge: scene, weight: 0}",), False),
+        (
+            (OTHER_JUDGE, "rewards.yes_no={judge: other}"),
+            False,
+        ),
+        (
+            (
+                "judges.other={model: assets/tiny-judge, placement: in_process}",
+                "rewards.yes_no={judge: other}",
+            ),
+            True,
+        ),
+    ],
+)
+def test_a_judge_that_is_the_reward_is_warned_of(overrides, expected):
+    assert judge_is_reward(configured(*ASKED, *overrides)) == expected
+    warned = [text for text in planned(*ASKED, *overrides).warnings if "in red" in text]
+    assert bool(warned) == expected
+    assert all(text.startswith("evaluation.paircomp.judge: scene is") for text in warned)
+
+
+def test_gold_is_no_reward():
+    asked = ("rewards.yes_no={judge: scene}",)
+    assert not judge_is_reward(configured(JUDGE, *COMPARED, *asked))
+
+
+def test_what_scores_the_suite_shapes_the_baseline():
+    before = stage_digest(configured(*ASKED), "baseline")
+    longer = stage_digest(configured(*ASKED, "judges.scene.longest_side=32"), "baseline")
+    assert before != longer
+    assert before == stage_digest(configured(*ASKED, OTHER_JUDGE), "baseline")
+    assert before != stage_digest(configured(*ASKED, "evaluation.images_per_prompt=3"), "baseline")

@@ -1,0 +1,333 @@
+"""What an exported Janus must reproduce, and that plain transformers does, or is caught.
+
+The family's part of the clean process runs in this one here.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file, save_file
+
+from atelier.errors import CheckpointError
+from atelier.export.adapter import export_adapter
+from atelier.export.clean_process import of_janus
+from atelier.export.clean_process.digests import tensors_digest
+from atelier.export.families import family_of
+from atelier.export.formats import ExportRequest
+from atelier.export.janus.reference import TokenReference, greedy_equal, load_reference
+from atelier.export.merged import export_merged
+from atelier.export.record import ExportRecord, WrittenWeights
+from atelier.export.reference import Difference, Differences
+from atelier.export.tolerances import require_same
+from tests.support.janus_exports import PROMPTS, request_for, run_config, save_base, trained
+
+SCALE = 3.0
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_base(tmp_path_factory.mktemp("janus") / "base")
+
+
+@pytest.fixture(scope="module")
+def requests(base: Path) -> dict[str, ExportRequest]:
+    return {how: request_for(run_config(base, how)) for how in ("full", "lora")}
+
+
+@pytest.fixture(scope="module")
+def written(
+    requests: dict[str, ExportRequest], tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, tuple[Path, WrittenWeights]]:
+    """A directory for each way to export, with its reference."""
+    found = {}
+    for how in ("full", "lora", "adapter"):
+        folder = tmp_path_factory.mktemp("export") / how
+        folder.mkdir()
+        request = requests["full" if how == "full" else "lora"]
+        if how == "adapter":
+            assert request.lora is not None
+            weights = export_adapter(request.base, request.tensors, request.lora, folder)
+        else:
+            weights = export_merged(
+                request.base, request.tensors, request.lora, torch.float32, folder
+            )
+        request.reference.save(folder / "reference.safetensors")
+        found[how] = folder, weights
+    return found
+
+
+def job(folder: Path, base: Path, kind: str, dtype: str = "float32") -> dict[str, Any]:
+    """As reload.py writes it."""
+    return {
+        "format": kind,
+        "directory": str(folder),
+        "base": str(base),
+        "dtype": dtype,
+        "device": "cpu",
+    }
+
+
+def reproduced(
+    folder: Path, base: Path, kind: str, dtype: str = "float32"
+) -> dict[str, np.ndarray]:
+    loaded = of_janus.load(job(folder, base, kind, dtype))
+    with torch.no_grad():
+        return of_janus.reproduce(loaded, str(folder / "reference.safetensors"))
+
+
+def record(dtype: str = "float32", difference: float | None = None) -> ExportRecord:
+    found = None if difference is None else Difference(1.0, difference)
+    weights, images = WrittenWeights(1, "", []), Difference(0.1, 0.1)
+    return ExportRecord(
+        "merged", dtype, "", True, "", weights, images, images, log_prob_difference=found
+    )
+
+
+# The trainer's side -----------------------------------------------------------------------------
+
+
+def test_training_shows_in_images_and_log_probs(requests: dict[str, ExportRequest]) -> None:
+    for request in requests.values():
+        reference = request.reference
+        assert isinstance(reference, TokenReference)
+        assert (
+            reference.codes.shape == reference.log_probs.shape == reference.greedy.shape == (2, 16)
+        )
+        assert reference.images.shape == (2, 64, 64, 3)
+        effect = reference.effect
+        assert effect.images.mean > 1 / 255
+        assert effect.log_probs is not None
+        assert effect.log_probs.mean > 0.05
+        assert reference.call == {"guidance_scale": SCALE}
+
+
+def test_a_reference_comes_back_as_it_was(
+    requests: dict[str, ExportRequest], tmp_path: Path
+) -> None:
+    reference = requests["full"].reference
+    assert isinstance(reference, TokenReference)
+    reference.save(tmp_path / "folder" / "file")
+    again = load_reference(tmp_path / "folder" / "file")
+    assert (again.prompts, again.tokens, again.call) == (
+        reference.prompts,
+        reference.tokens,
+        reference.call,
+    )
+    for name in ("codes", "log_probs", "base_log_probs", "greedy", "images", "base_images"):
+        assert np.array_equal(getattr(again, name), getattr(reference, name)), name
+
+
+def test_without_guidance_the_published_scale_is_taken(base: Path) -> None:
+    config = run_config(base, "lora", evaluation={"guidance_scale": 1.0})
+    assert request_for(config).reference.call == {"guidance_scale": 5.0}
+
+
+def test_what_training_computed_in_does_not_matter(
+    base: Path, requests: dict[str, ExportRequest]
+) -> None:
+    half = {"dtype": "bfloat16", "base_dtype": "bfloat16"}
+    config = run_config(base, "lora", policy=half, rollout={"tokens": {"execution": "dynamic"}})
+    tensors, expected = trained(run_config(base, "lora")), requests["lora"].reference
+    found = family_of("janus").make_reference(config, tensors, PROMPTS, "cpu")
+    assert isinstance(found, TokenReference)
+    assert isinstance(expected, TokenReference)
+    assert np.array_equal(found.codes, expected.codes)
+    assert np.array_equal(found.log_probs, expected.log_probs)
+
+
+@pytest.mark.parametrize("content", [b"", b"not safetensors"])
+def test_what_is_no_reference_is_told(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "file").write_bytes(content)
+    with pytest.raises(CheckpointError, match="file: not the reference of an export"):
+        load_reference(tmp_path / "file")
+
+
+# Plain transformers -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["full", "lora", "adapter"])
+def test_plain_transformers_reproduces_the_trainer(
+    base: Path,
+    requests: dict[str, ExportRequest],
+    written: dict[str, tuple[Path, WrittenWeights]],
+    how: str,
+) -> None:
+    folder, weights = written[how]
+    kind = "adapter" if how == "adapter" else "merged"
+    loaded = of_janus.load(job(folder, base, kind))
+    tensors, scaling = of_janus.trained_part(loaded, kind)
+    assert (len(tensors), scaling) == (weights.tensors, weights.scaling)
+    assert tensors_digest(tensors) == weights.digest
+    reference = requests["full" if how == "full" else "lora"].reference
+    found = reference.compare(reproduced(folder, base, kind))
+    require_same(folder, record(), found)
+    assert found.log_probs is not None
+    assert found.log_probs.max < 1e-5
+    assert found.greedy == 1
+
+
+def test_the_base_in_place_of_the_export_is_caught(
+    base: Path,
+    requests: dict[str, ExportRequest],
+    written: dict[str, tuple[Path, WrittenWeights]],
+    tmp_path: Path,
+) -> None:
+    copy = Path(shutil.copytree(base, tmp_path / "copy"))
+    shutil.copy(written["full"][0] / "reference.safetensors", copy)
+    found = requests["full"].reference.compare(reproduced(copy, base, "merged"))
+    with pytest.raises(CheckpointError, match=r"log-probabilities .* differ from the trainer's"):
+        require_same(copy, record(), found)
+    assert found.greedy is not None
+    assert found.greedy < 1
+
+
+def test_a_small_change_of_what_sees_codes_is_caught(
+    base: Path,
+    requests: dict[str, ExportRequest],
+    written: dict[str, tuple[Path, WrittenWeights]],
+    tmp_path: Path,
+) -> None:
+    """One row of one table, as much as training moved it."""
+    copy = Path(shutil.copytree(written["full"][0], tmp_path / "copy"))
+    weights = load_file(copy / "model.safetensors")
+    reference = requests["full"].reference
+    assert isinstance(reference, TokenReference)
+    weights["model.generation_embeddings.weight"][reference.codes[0, 0]] += 0.02
+    save_file(weights, copy / "model.safetensors", {"format": "pt"})
+    found = reference.compare(reproduced(copy, base, "merged"))
+    with pytest.raises(CheckpointError, match="log-probabilities"):
+        require_same(copy, record(), found)
+
+
+def test_another_image_decoder_is_caught(
+    base: Path,
+    requests: dict[str, ExportRequest],
+    written: dict[str, tuple[Path, WrittenWeights]],
+    tmp_path: Path,
+) -> None:
+    """It is not trained: only the images tell."""
+    copy = Path(shutil.copytree(written["full"][0], tmp_path / "copy"))
+    weights = load_file(copy / "model.safetensors")
+    weights["model.vqmodel.decoder.conv_out.bias"] += 0.1
+    save_file(weights, copy / "model.safetensors", {"format": "pt"})
+    found = requests["full"].reference.compare(reproduced(copy, base, "merged"))
+    with pytest.raises(CheckpointError, match=r"images differ .* by up to 1[23]/255"):
+        require_same(copy, record(), found)
+
+
+def test_a_tokenizer_that_reads_otherwise_is_told(
+    base: Path, written: dict[str, tuple[Path, WrittenWeights]], tmp_path: Path
+) -> None:
+    copy = Path(shutil.copytree(written["full"][0], tmp_path / "copy"))
+    text = (copy / "tokenizer.json").read_text()
+    (copy / "tokenizer.json").write_text(text.replace('"circle"', '"round"'))
+    with pytest.raises(ValueError, match="reads 'a red circle' as other tokens than the trainer"):
+        reproduced(copy, base, "merged")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("model.generation_head.proj_out.bias", "missing_keys"), (None, "unexpected_keys")],
+)
+def test_weights_that_do_not_arrive_are_told(
+    base: Path,
+    written: dict[str, tuple[Path, WrittenWeights]],
+    tmp_path: Path,
+    name: str | None,
+    said: str,
+) -> None:
+    """transformers only warns, and goes on with random numbers."""
+    copy = Path(shutil.copytree(written["full"][0], tmp_path / "copy"))
+    weights = load_file(copy / "model.safetensors")
+    if name:
+        del weights[name]
+    else:
+        weights["model.value_head.weight"] = torch.ones(1)
+    save_file(weights, copy / "model.safetensors", {"format": "pt"})
+    with pytest.raises(ValueError, match=rf"1 {said}, such as model\."):
+        of_janus.load(job(copy, base, "merged"))
+
+
+def test_an_adapter_at_another_scale_is_seen(
+    base: Path, written: dict[str, tuple[Path, WrittenWeights]], tmp_path: Path
+) -> None:
+    copy = Path(shutil.copytree(written["adapter"][0], tmp_path / "copy"))
+    held = json.loads((copy / "adapter_config.json").read_text())
+    (copy / "adapter_config.json").write_text(json.dumps({**held, "lora_alpha": 8}))
+    _, scaling = of_janus.trained_part(of_janus.load(job(copy, base, "adapter")), "adapter")
+    assert scaling == [2.0] != written["adapter"][1].scaling
+
+
+@pytest.mark.parametrize("how", ["full", "adapter"])
+def test_the_lines_of_the_card_make_an_image(
+    base: Path,
+    requests: dict[str, ExportRequest],
+    written: dict[str, tuple[Path, WrittenWeights]],
+    how: str,
+) -> None:
+    request = requests["full" if how == "full" else "lora"]
+    kind = "adapter" if how == "adapter" else "merged"
+    lines = family_of("janus").loading_lines(
+        replace(record(), format=kind),  # type: ignore[arg-type]
+        request.base,
+        request.reference,
+    )
+    code = "\n".join(lines).replace("path/to/this/directory", str(written[how][0]))
+    names: dict[str, Any] = {}
+    exec(code, names)
+    assert isinstance(names["image"], Image.Image)
+    assert names["image"].size == (64, 64)
+
+
+# Tolerances -------------------------------------------------------------------------------------
+
+
+def test_greedy_tokens_count_up_to_the_first_other_one_unless_that_was_a_tie() -> None:
+    expected = np.array([[1, 2, 3, 4], [5, 6, 7, 8]])
+    apart = np.ones((2, 4))
+    assert greedy_equal(expected, expected, apart) == 1
+    other = expected.copy()
+    other[0, 1], other[0, 3] = 9, 9
+    assert greedy_equal(other, expected, apart) == 5 / 8
+    near = apart.copy()
+    near[0, 1] = 1e-4
+    assert greedy_equal(other, expected, near) == 1
+    near[0, 1] = np.nan
+    assert greedy_equal(other, expected, near) == 5 / 8, "nothing is a tie that is no number"
+    with pytest.raises(CheckpointError, match="cannot be compared"):
+        greedy_equal(other[:, :3], expected, apart)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "earlier", "found", "said"),
+    [
+        ("float32", None, (2e-4, 1e-6, 1.0), "at most 0.0001 is rounding"),
+        ("float32", None, (np.nan, np.nan, 1.0), "at most 0.0001 is rounding"),
+        ("float32", None, (1e-5, 1e-6, 0.75), "25.0% of the tokens that are drawn without chance"),
+        ("bfloat16", None, (9.0, 0.2, 0.5), "at most 0.1 is rounding"),
+        ("bfloat16", None, (np.nan, np.nan, 0.5), "at most 0.1 is rounding"),
+        ("bfloat16", 0.01, (9.0, 0.05, 0.5), "at most 0.03 is rounding"),
+        ("bfloat16", None, (9.0, 0.05, 0.0), None),
+        ("float32", None, (1e-5, 1e-6, 1.0), None),
+    ],
+)
+def test_how_far_log_probs_may_be(
+    dtype: str, earlier: float | None, found: tuple[float, float, float], said: str | None
+) -> None:
+    most, mean, greedy = found
+    images = Difference(0, 0)
+    differences = Differences(images, Difference(most, mean), greedy)
+    if said is None:
+        require_same(Path("here"), record(dtype, earlier), differences)
+        return
+    with pytest.raises(CheckpointError, match=f"here: .*{said}"):
+        require_same(Path("here"), record(dtype, earlier), differences)

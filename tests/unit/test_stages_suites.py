@@ -1,0 +1,125 @@
+"""What the stages do for a suite: its judge made reachable, its step zero cut from the baseline."""
+
+from __future__ import annotations
+
+import os
+from contextlib import closing
+from types import SimpleNamespace
+
+import pytest
+
+from atelier.config.resolve import resolve
+from atelier.data.prompts import write_prompts
+from atelier.errors import ConfigError
+from atelier.evaluation.evaluate import evaluate, score_folder
+from atelier.evaluation.files import read_evaluation, write_images
+from atelier.evaluation.requests import image_requests
+from atelier.rewards.service.protocol import MANAGED_TOKEN_VARIABLE
+from atelier.stages.follower import EvaluationFollower, write_step_zero
+from atelier.stages.suite_judges import judge_beside, judge_of_stage
+from atelier.tracking.events import JsonLines
+from atelier.tracking.run_directory import RunDirectory, read_json_object
+from tests.support.judge_endpoint import judge_endpoint, said
+from tests.unit.test_evaluation_suites import drawn, pairs
+
+PAIRS = pairs(8, "shapes")
+SETTINGS = (
+    "data.scene_kind=shapes",
+    "data.scene_pairs=1.0",
+    "rewards.ocr=null",
+    "rewards.jpeg_compressibility.weight=1.0",
+    "evaluation.suite=paircomp",
+    "evaluation.bootstrap_samples=100",
+    "evaluation.prompts=16",
+    "evaluation.periodic_prompts=6",
+)
+BLANK_BYTES = 400  # a blank picture is a shorter PNG
+
+
+def configured(*overrides):
+    return resolve("tiny/base", [*SETTINGS, *overrides])
+
+
+def images(config):
+    """Every second image is empty."""
+    found = drawn(PAIRS, config)
+    found[::2] = 255
+    return found
+
+
+async def yes_to_ink(call):
+    """P(yes) is 0.9 where the picture shows something, else 0.1."""
+    uri = call.body["messages"][-1]["content"][0]["image_url"]["url"]
+    yes, no = (-0.105, -2.303) if len(uri) > BLANK_BYTES else (-2.303, -0.105)
+    return said("Yes", first_token=[("Yes", yes), ("No", no)])
+
+
+def judged(*settings):
+    return configured(
+        f"judges.j={{model: m, {', '.join(settings)}}}", "evaluation.paircomp.judge=j"
+    )
+
+
+def test_a_managed_judge_is_asked_with_its_token():
+    with judge_endpoint() as endpoint:
+        endpoint.acts(yes_to_ink)
+        config = judged("placement: managed")
+        servers = SimpleNamespace(
+            urls={"judges.j": [endpoint.url.removesuffix("/v1")]},
+            environment={MANAGED_TOKEN_VARIABLE: "secret"},
+        )
+        with judge_beside(config, servers) as judge:
+            found = evaluate(images(config.evaluation), PAIRS, config.evaluation, judge)
+        assert {call.headers["authorization"] for call in endpoint.calls} == {"Bearer secret"}
+    assert MANAGED_TOKEN_VARIABLE not in os.environ
+    assert found.mean("judge_arithmetic") == pytest.approx(0.5, abs=1e-3)
+    assert found.mean("judge_geometric") == pytest.approx(0.3, abs=1e-3)
+
+
+def test_a_managed_judge_that_nobody_started_is_refused():
+    nothing = SimpleNamespace(urls={}, environment={})
+    with (
+        pytest.raises(ConfigError, match=r"judges\.j\.placement"),
+        judge_beside(judged("placement: managed"), nothing),
+    ):
+        pass
+
+
+def test_a_stage_without_servers_asks_a_judge_at_its_address(tmp_path):
+    with judge_endpoint() as endpoint:
+        endpoint.acts(yes_to_ink)
+        config = judged("placement: remote", f"urls: [{endpoint.url}]")
+        with judge_of_stage(RunDirectory(tmp_path), config, tmp_path / "baseline") as judge:
+            found = evaluate(images(config.evaluation), PAIRS, config.evaluation, judge)
+    assert found.summary["judge"] == "j"
+    assert not found.summary["judge_is_reward"]
+    assert not (tmp_path / "baseline").exists(), "no server, no files of one"
+
+
+def test_a_suite_without_a_judge_has_none(tmp_path):
+    with judge_of_stage(RunDirectory(tmp_path), configured(), tmp_path) as judge:
+        assert judge is None
+
+
+def test_step_zero_is_the_beginning_of_the_baseline_and_later_steps_are_scored(tmp_path):
+    run, config = RunDirectory(tmp_path), configured()
+    write_prompts(run.data / "heldout.parquet", PAIRS)
+    requests = image_requests(PAIRS, config.evaluation)
+    write_images(run.baseline, [one.file for one in requests], images(config.evaluation))
+    score_folder(run.baseline, PAIRS, config.evaluation)
+    write_step_zero(run, config)
+    first = read_evaluation(run.periodic_evaluation("paircomp", 0))
+    assert first == evaluate(images(config.evaluation)[:12], PAIRS[:6], config.evaluation)
+    assert first.mean("gold_arithmetic") == 0.5
+
+    folder = run.periodic_evaluation("paircomp", 5)
+    files = [one.file for one in requests[:12]]
+    write_images(folder, files, drawn(PAIRS, config.evaluation)[:12])
+    with EvaluationFollower(run, config) as follower:
+        with closing(JsonLines(run.events)) as events:
+            where = {"folder": str(folder.relative_to(run.train)), "prompts": 6}
+            events.append({"event": "evaluation_images", "step": 5, **where})
+        follower.finish()
+    assert read_json_object(folder / "summary.json")["metrics"]["gold_arithmetic"]["mean"] == 1
+    assert (folder / "paircomp.json").is_file()
+    assert (folder / "grid.png").is_file()
