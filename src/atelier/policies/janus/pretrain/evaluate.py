@@ -20,7 +20,7 @@ from atelier.data.gold import check_batch
 from atelier.data.keys import key
 from atelier.data.questions import YES as YES_ANSWER
 from atelier.data.scenes import Scene, prompt
-from atelier.data.verdicts import held, verdict
+from atelier.data.verdicts import YES, held, verdict
 from atelier.policies.janus.pretrain import vq
 from atelier.policies.janus.pretrain.cases import IMAGES, make_case, make_images
 from atelier.policies.janus.pretrain.painter import Painter
@@ -119,6 +119,31 @@ class Exam:
         images = painter.images(painter.draw(contexts, GUIDANCE, self._seed, given))
         return _share(self._check(images, self._scenes))
 
+    def introspect(self, painter: Painter, drawn: Drawings) -> dict[str, float]:
+        """Its own verdict about each of its drawings, and where that is No another drawing.
+
+        Returns shares: of first drawings that are right; of those it accepts; of new drawings that
+        are right; of drawings that are right in the end.
+        """
+        writing = painter.conversation
+        said = painter.says([writing.judging(text) for text in self.prompts], drawn.images)
+        refused = [index for index, text in enumerate(said) if not text.startswith(YES)]
+        contexts = [
+            writing.redrawing(self.prompts[index], painter.words(said[index])) for index in refused
+        ]
+        again: list[bool] = []
+        if refused:
+            given = self._codes(painter, drawn.images[refused])
+            images = painter.images(painter.draw(contexts, GUIDANCE, self._seed, given))
+            again = self._check(images, [self._scenes[index] for index in refused])
+        final = dict(enumerate(drawn.right)) | dict(zip(refused, again, strict=True))
+        return {
+            "first": _share(drawn.right),
+            "accepted": round(1 - len(refused) / len(said), 4),
+            "redrawn": _share(again) if again else 0.0,
+            "final": _share(list(final.values())),
+        }
+
     def edit(self, painter: Painter, guidance_scale: float = GUIDANCE) -> dict[str, Any]:
         edits = [case.edit for case in self.cases]
         contexts = [painter.conversation.editing(one.instruction) for one in edits]
@@ -142,6 +167,7 @@ class Exam:
         found["judge"] = self.judge(painter, drawn)
         found["ask"] = self.ask(painter)
         found["redraw"] = self.redraw(painter)
+        found["introspect"] = self.introspect(painter, drawn)
         found["edit"] = self.edit(painter)
         return found, drawn
 
