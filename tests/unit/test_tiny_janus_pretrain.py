@@ -1,20 +1,28 @@
 """Pre-training of Tiny Janus: what is trained is what reinforcement learning will compute."""
 
+import json
 import random
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from transformers import JanusForConditionalGeneration
 
 from atelier.data.edit_check import check_edit
 from atelier.data.gold import check
 from atelier.data.scenes import prompt, split_of
+from atelier.errors import DataError
+from atelier.policies.janus.conversation import Context
 from atelier.policies.janus.log_probs import ImageForm, TextForm
 from atelier.policies.janus.module import JanusModule, Segment
-from atelier.policies.janus.pretrain import network
+from atelier.policies.janus.pretrain import network, run
 from atelier.policies.janus.pretrain.cases import make_case, make_images
 from atelier.policies.janus.pretrain.network import Batch
+from atelier.policies.janus.pretrain.options import Options
+from atelier.policies.janus.pretrain.promote import promote_snapshot
 from atelier.policies.janus.pretrain.sequences import (
     DRAWING,
     SEEING,
@@ -24,6 +32,7 @@ from atelier.policies.janus.pretrain.sequences import (
     stack,
     widen,
 )
+from atelier.policies.janus.pretrain.snapshot import RECORD
 from atelier.policies.janus.pretrain.world import case_rows, writer
 from atelier.policies.janus.rows import Drawn, Seen
 from atelier.policies.janus.rows import stack as stack_contexts
@@ -97,10 +106,8 @@ def test_its_loss_is_the_negative_log_prob_of_a_replay(model: Any, task: Task) -
     torch.testing.assert_close(found, expected, atol=2e-5, rtol=1e-5)
 
 
-def replayed_context(writing: Writer, row: Any) -> Any:
+def replayed_context(writing: Writer, row: Any) -> Context:
     """The row's context, with the token back in its place that nobody looks at."""
-    from atelier.policies.janus.conversation import Context
-
     tokens = list(row.tokens[: row.target[0]])
     for index, place in enumerate(row.places[: row.target[0]]):
         if place > index:
@@ -179,3 +186,75 @@ def test_tables_of_other_widths_join() -> None:
     assert table.tokens[0, len(short.tokens) :].tolist() == [writing.pad] * more
     assert table.tokens[1].tolist() == long.tokens
     assert table.drawn.tolist() == [0, 1]
+
+
+TINY = {
+    **{"device": "cpu", "compile": False, "workers": 1, "cases": 12, "heldout": 3},
+    **{"width": 32, "layers": 1, "heads": 1, "feed_forward": 32, "codes": 32},
+    **{"vq_steps": 2, "vq_batch": 4, "steps": 4, "warmup_steps": 1, "learning_rate": 0.02},
+    **{"own_images": 6, "own_at": (0.5,)},
+    **{"draw": 3, "judge": 4, "ask": 2, "describe": 2, "redraw": 4, "edit": 3},
+}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a whole pre-training, in small; threads render and check."""
+    torch.set_num_threads(1)
+    out = tmp_path_factory.mktemp("pretraining")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run, "ProcessPoolExecutor", lambda count, **_: ThreadPoolExecutor(count))
+        run.pretrain(Options(out=out, **TINY))
+    return out
+
+
+def test_the_whole_pretraining_leaves_a_snapshot(trained: Path) -> None:
+    (snapshot,) = trained.glob("step-000004-draw-*")
+    record = json.loads((snapshot / RECORD).read_text())
+    assert record["snapshot"]["step"] == 4
+    assert record["snapshot"]["loss"].keys() == set(DRAWING) | set(SEEING)
+    assert all(value > 0 for value in record["snapshot"]["loss"].values())
+    assert record["snapshot"]["introspect"].keys() == {"first", "accepted", "redrawn", "final"}
+    assert record["ceiling"]["renders"] == 1.0
+    model = JanusForConditionalGeneration.from_pretrained(snapshot)
+    untrained = build_model(build_tokenizer(), sizes_of(record["options"]))
+    changed = {
+        name.split(".")[1]
+        for (name, ours), theirs in zip(
+            model.named_parameters(), untrained.parameters(), strict=True
+        )
+        if not torch.allclose(ours, theirs, atol=2e-3)
+    }
+    assert {"vqmodel", "vision_model", "aligner", "language_model"} <= changed
+    assert {"generation_embeddings", "generation_aligner", "generation_head"} <= changed
+
+
+def sizes_of(options: dict[str, Any]) -> TinyJanusSizes:
+    named = ("codes", "width", "layers", "heads", "feed_forward")
+    return TinyJanusSizes(**{name: options[name] for name in named})
+
+
+def test_a_snapshot_is_promoted_with_its_card(trained: Path, tmp_path: Path) -> None:
+    (snapshot,) = trained.glob("step-*")
+    promote_snapshot(snapshot, tmp_path / "asset", heldout=2)
+    text = (tmp_path / "asset/README.md").read_text()
+    assert "train --out DIR --device cpu --workers 1 --no-compile --cases 12" in text
+    assert "4 steps" in text
+    measured = json.loads((tmp_path / "asset" / RECORD).read_text())["measured"]
+    assert measured["heldout"] == 2
+    with pytest.raises(DataError, match="no snapshot"):
+        promote_snapshot(trained, tmp_path / "other", heldout=2)
+
+
+def test_its_image_tokenizer_can_be_the_start_of_another(trained: Path, tmp_path: Path) -> None:
+    (snapshot,) = trained.glob("step-*")
+    options = Options(out=tmp_path, **{**TINY, "vq": snapshot, "vq_seconds": 0.0, "steps": 1})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run, "ProcessPoolExecutor", lambda count, **_: ThreadPoolExecutor(count))
+        run.pretrain(options)
+    (again,) = tmp_path.glob("step-*")
+    first, second = (
+        JanusForConditionalGeneration.from_pretrained(folder).model.vqmodel.state_dict()
+        for folder in (snapshot, again)
+    )
+    assert all(torch.equal(first[name], second[name]) for name in first)

@@ -32,7 +32,7 @@ model = JanusForConditionalGeneration.from_pretrained("assets/tiny-janus")
 processor = JanusProcessor.from_pretrained("assets/tiny-janus")
 prompt = "<|User|>: two red circles and one blue square\\n\\n<|Assistant|>:"
 inputs = processor(text=[prompt], generation_mode="image", return_tensors="pt")
-tokens = model.generate(**inputs, generation_mode="image", do_sample=True, top_k=0, guidance_scale=5.0, use_cache=True)
+tokens = model.generate(**inputs, generation_mode="image", do_sample=True, top_k=0, guidance_scale=5.0)
 pixels = model.decode_image_tokens(tokens)  # [1, 64, 64, 3], about -1 to 1
 ```
 
@@ -60,7 +60,8 @@ which does not normalise, finds the same codes as an encoding that does.
 python -m {module} promote DIR/SNAPSHOT assets/tiny-janus
 ```
 {images} images of {cases} scenes of the training split, of one that differs in one fact from each, and of
-an edit of each. The image tokenizer first ({vq}), then {step} steps
+an edit of each. The image tokenizer first ({vq}; `from` is an earlier run of
+the command, which this one went on with by `--vq`), then {step} steps
 of {batch} conversations each in {seconds} s on {device} (torch {torch}); the weights are their moving
 average. The run's later snapshots draw better, which is what was not wanted. `{record}` holds every option,
 the curve and all that was measured; `{samples}` shows held-out prompts. GPU kernels are not
@@ -121,7 +122,7 @@ def card(record: dict[str, Any]) -> str:
             sum(parts[f"generation_{x}"] for x in ("embeddings", "aligner", "head"))
         ),
         all=_millions(parts["all"]),
-        command=command(MODULE, Options, options),
+        command=command(MODULE, Options, options, leave_out=("vq",)),
         module=MODULE,
         images=3 * options["cases"],
         vq=json.dumps(record["vq"]),
