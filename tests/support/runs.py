@@ -112,9 +112,15 @@ def random_janus_model() -> Path:
 
 def make_janus_run(folder: Path, recipe: str, overrides: Sequence[str] = ()) -> RunDirectory:
     """The same of a recipe of the Janus family, with prompts as the recipe makes them."""
+    return make_recipe_run(
+        folder, recipe, (f"policy.path={random_janus_model()}", *JANUS, *overrides)
+    )
+
+
+def make_recipe_run(folder: Path, recipe: str, overrides: Sequence[str] = ()) -> RunDirectory:
+    """A run directory of a recipe, with the prompts that the recipe makes."""
     run = RunDirectory(folder)
-    settings = [f"policy.path={random_janus_model()}", *JANUS, *overrides]
-    config: RunConfig = resolve(recipe=recipe, overrides=settings)
+    config: RunConfig = resolve(recipe=recipe, overrides=list(overrides))
     write_stage_configs(config, run)
     prepare(config.data, run.data)
     return run

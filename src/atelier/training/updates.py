@@ -146,10 +146,11 @@ class Learner:
             for index, rollout in enumerate(update):
                 replays = self._replays(rollout, with_reference=False)
                 recomputed = torch.cat([_log_prob(one.log_prob) for one in replays], dim=1)
-                gap = (recomputed - _log_prob(rollout.old_log_probs)).cpu()
+                sampled = _log_prob(rollout.old_log_probs)
+                gap = (recomputed - sampled).cpu()
                 everything = Part(slice(0, rollout.actions))
                 drawn = (rollout.trained(everything) > 0) & ~_truth(rollout)[:, None]
-                gaps.append(gap[drawn])
+                gaps.append(gap[drawn & ~sampled.isnan().cpu()])  # NaN: to be computed anew
                 update[index] = replace(rollout, old_log_probs=recomputed)
         everyone = self.algorithm.gap(torch.cat(self.world.gather(torch.cat(gaps))))
         return {f"ratio/rollout_gap_{name}": value for name, value in everyone.items()}

@@ -208,14 +208,17 @@ class Introspection:
         )
 
     def _image_segment(self, stories: Sequence[Story], number: int) -> tuple[Segment, Tensor]:
-        """The image `number` of every story, or what is trained in its place."""
+        """The image `number` of every story, or what is trained in its place; log-probs are NaN
+        where they are to be computed anew."""
         contexts, codes, log_probs = [], [], []
         for one in stories:
             shown = number if self._config.version == "v3" else _at_most(number, one.end)
             before = shown if self._config.version == "v1" else number
             contexts.append(self._before_image(one, min(before, len(one.answers))))
             codes.append(one.codes[shown])
-            log_probs.append(one.log_probs[2 * shown])
+            drawn = one.log_probs[2 * shown]
+            # Behind other words than it was drawn behind, its probability is another one.
+            log_probs.append(drawn if before == shown else torch.full_like(drawn, torch.nan))
         segment = Segment(
             self._rows(contexts), torch.stack(codes), self._parts.form, self._is_constant
         )
