@@ -6,8 +6,8 @@
 
 Builds a model of a published shape with random weights (SD3.5-Medium or Janus-Pro-1B unless --shape
 names another; `small`, and of janus `middle`, for a CPU), rolls one micro-batch out, replays it and
-updates, twice. The second round counts: AdamW's moments exist only after a first. Settings are those
-of --recipe and --set; the model is the one built here, and rewards are not asked. On a CPU
+updates, twice. The second round counts: AdamW's moments exist only after a first. Settings are
+those of --recipe and --set; the model is the one built here, and rewards are not asked. On a CPU
 operations are followed one by one, which takes its time, and what holds for a small shape need not
 for a large one.
 
