@@ -60,6 +60,7 @@ def test_the_verbs_and_their_options_are_these() -> None:
         "doctor": set(),
         "down": {"--force"},
         "environments": set(),
+        "export": set(),
         "judge": set(),
         "paircomp": set(),
         "plan": configured | {"--params", "--gpu-gib"},
@@ -92,8 +93,9 @@ def test_plan_prints_every_number() -> None:
     assert "1,920" in table
 
 
-def test_nothing_is_no_place_to_verify() -> None:
-    result = CliRunner().invoke(application, ["verify", ""])
+@pytest.mark.parametrize("arguments", [["verify", ""], ["export", "original", "", "out"]])
+def test_nothing_is_no_place_of_an_export(arguments: list[str]) -> None:
+    result = CliRunner().invoke(application, arguments)
     assert result.exit_code == 2
     assert "PATH is empty" in result.stderr
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -10,8 +12,12 @@ from atelier.algorithms.introspection import first_accepted
 from atelier.config.schema import RunConfig
 from atelier.data.prompts import Prompt
 from atelier.policies.base import Drawings, Rollout, Sample
+from atelier.report.samples import read_samples, samples_page
+from atelier.tracking.run_directory import RunDirectory
 from atelier.training.distributed import World
 from atelier.training.drawings import drawn_images, step_segments
+from atelier.training.experience import Experience, Said
+from atelier.training.samples import keep_samples
 from atelier.training.scores import StepScores
 
 WORLD = World(0, 1, torch.device("cpu"))
@@ -63,6 +69,9 @@ TWO = [
 ]
 
 
+WORDS = [[["Yes"], ["No, it is red"]], [["No, two"], ["Yes!"]]]
+
+
 def test_only_what_was_made_is_scored() -> None:
     drawn = [one for each in TWO for one in drawn_images(each)]
     assert [one.place for one in drawn] == [0, 2, 3, 4, 5, 6]
@@ -101,3 +110,25 @@ def test_one_image_a_sample_is_one_segment() -> None:
     parts = step_segments(scores, [], plain, WORLD)
     assert parts.final is scores
     assert parts.segments == [scores]
+
+
+def test_kept_samples_show_what_was_drawn_before(tmp_path) -> None:
+    """And what the policy said of it; an accepted drawing is what the sample came to."""
+    told = [replace(one.drawings, answers=words) for one, words in zip(TWO, WORDS, strict=True)]
+    rollouts = [replace(one, drawings=drawings) for one, drawings in zip(TWO, told, strict=True)]
+    parts = step_segments(scored(rollouts), rollouts, configured(), WORLD)
+    said = {index: Said({}, None) for index in range(4)}
+    run = RunDirectory(tmp_path)
+    experience = Experience(5, 0, [rollouts], parts.final, parts.segments, {}, said)
+    keep_samples(run, WORLD, experience, 4)
+    folder = run.step_samples(5)
+    assert {path.name for path in folder.glob("*.png")} == {
+        *(f"0000{index}.png" for index in range(4)),
+        *("00001-1.png", "00002-1.png"),
+    }
+    page = read_samples(folder)
+    by_answer = {one.earlier[0].answer: one for many in page.places.values() for one in many}
+    assert set(by_answer) == {"Yes", "No, it is red", "No, two", "Yes!"}
+    assert by_answer["No, it is red"].earlier[0].uri
+    assert not by_answer["Yes"].earlier[0].uri
+    assert "No, it is red" in samples_page("run", page)

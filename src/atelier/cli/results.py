@@ -61,6 +61,8 @@ def original(name: str, out: Path, like: Path | None) -> None:
     from atelier.export.janus.original import write_original
     from atelier.stages.find_run import find_path
 
+    if not name:
+        raise click.UsageError("PATH is empty; name a run or an exported directory")
     click.echo(write_original(find_path(name), out, like).describe())
 
 

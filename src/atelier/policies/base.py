@@ -57,13 +57,17 @@ class Part:
 class Drawings:
     """The images that one sample made one after another, and what it thought of them.
 
-    images uint8 [B, K, H, W, 3]; made [B, K] bool, false where a drawing was accepted before;
-    accepted [B, K - 1] bool, the answers.
+    Attributes:
+        images: uint8 [B, K, H, W, 3].
+        made: [B, K] bool, false where a drawing was accepted before.
+        accepted: [B, K - 1] bool, the answers.
+        answers: of each sample, in words; as many as were given.
     """
 
     images: np.ndarray
     made: np.ndarray
     accepted: np.ndarray
+    answers: Sequence[Sequence[str]] = ()
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,14 @@ class Part:
 
 
 @dataclass(frozen=True)
+class Earlier:
+    """An image that a sample made before (no URI where it came to it), and what the policy said."""
+
+    uri: str
+    answer: str
+
+
+@dataclass(frozen=True)
 class KeptImage:
     """An image as a data URI (empty where its file is gone), and all that is said of it."""
 
@@ -34,6 +42,8 @@ class KeptImage:
     total: float | None
     parts: list[Part]
     reason: str | None
+    ground_truth: bool
+    earlier: list[Earlier]
 
 
 @dataclass(frozen=True)
@@ -63,7 +73,6 @@ def samples_page(run_name: str, samples: StepSamples) -> str:
 
 
 def _image(folder: Path, entry: Mapping[str, Any]) -> KeptImage:
-    path = folder / entry["image"]
     weights, details = entry["weights"], entry["details"]
     parts = [
         Part(name, score, weights[name], "; ".join(_words(details.get(name, {}))))
@@ -71,8 +80,25 @@ def _image(folder: Path, entry: Mapping[str, Any]) -> KeptImage:
         # Without either, its data set does not name it, or it only logs and the reason tells why.
         if score is not None or weights[name]
     ]
-    uri = data_uri(path) if path.exists() else ""
-    return KeptImage(uri, entry["prompt"], entry["total"], parts, entry["missing"])
+    earlier = [
+        Earlier(
+            "" if one["image"] == entry["image"] else _uri(folder / one["image"]), one["answer"]
+        )
+        for one in entry.get("earlier", [])
+    ]
+    return KeptImage(
+        uri=_uri(folder / entry["image"]),
+        prompt=entry["prompt"],
+        total=entry["total"],
+        parts=parts,
+        reason=entry["missing"],
+        ground_truth=entry.get("ground_truth", False),
+        earlier=earlier,
+    )
+
+
+def _uri(path: Path) -> str:
+    return data_uri(path) if path.exists() else ""
 
 
 def _words(detail: Any) -> Iterator[str]:

@@ -2,8 +2,10 @@
 
     train/samples/step-000010/
         00012.png       an image, by its index in the step
+        00012-1.png     an earlier one of the same sample, where it made several
         samples.json    step, and of each image: place (best, worst, missing), prompt, total,
-                        scores, weights, the rewards' details, why scores are missing
+                        scores, weights, the rewards' details, why scores are missing, whether it is
+                        ground truth; earlier images with what the policy said of them
 
 They are for people: nothing reads them to train. All words in them are somebody else's, so they
 are kept legible and bounded.
@@ -14,7 +16,8 @@ from __future__ import annotations
 import math
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -67,8 +70,9 @@ def keep_samples(
     places = chosen(scores.total, scores.valid, count)
     wanted = {int(scores.index[position]): position for position in places}
     mine = {
-        sample.index: (image, _described(sample, experience))
-        for sample, image in _images(experience.rollouts)
+        sample.index: _kept(rollout, row, experience)
+        for rollout in (one for update in experience.rollouts for one in update)
+        for row, sample in enumerate(rollout.samples)
         if sample.index in wanted
     }
     everyone = {index: one for part in world.gather(mine) for index, one in part.items()}
@@ -77,25 +81,42 @@ def keep_samples(
     entries = [
         {
             "place": places[position],
-            **everyone[index][1],
+            **everyone[index].said,
             "total": _number(scores.total[position]),
             "scores": {name: _number(one[position]) for name, one in scores.values.items()},
             "weights": {name: float(one[position]) for name, one in scores.weights.items()},
         }
         for index, position in wanted.items()
     ]
-    images = {entry["image"]: everyone[entry["index"]][0] for entry in entries}
+    images = {name: one for index in wanted for name, one in everyone[index].images.items()}
     content = {"step": experience.step, "samples": entries}
     _write(run.step_samples(experience.step), content, images)
 
 
-def _images(rollouts: Sequence[Sequence[Rollout]]) -> list[tuple[Sample, np.ndarray]]:
-    return [
-        pair
-        for update in rollouts
-        for rollout in update
-        for pair in zip(rollout.samples, rollout.images, strict=True)
-    ]
+@dataclass(frozen=True)
+class _Kept:
+    """A sample's images by file name, and what is known of it but for its scores, as JSON."""
+
+    images: dict[str, np.ndarray]
+    said: dict[str, Any]
+
+
+def _kept(rollout: Rollout, row: int, experience: Experience) -> _Kept:
+    sample, drawings = rollout.samples[row], rollout.drawings
+    said = _described(sample, experience)
+    images = {said["image"]: rollout.images[row]}
+    if drawings is None:
+        return _Kept(images, said)
+    answers = drawings.answers[row] if drawings.answers else []
+    said["earlier"] = []
+    for number, answer in enumerate(answers, start=1):
+        name = f"{sample.index:05d}-{number}.png"
+        if drawings.accepted[row, number - 1]:
+            name = said["image"]  # it is what the sample came to
+        else:
+            images[name] = drawings.images[row, number - 1]
+        said["earlier"].append({"image": name, "answer": legible(answer)})
+    return _Kept(images, said)
 
 
 def _described(sample: Sample, experience: Experience) -> dict[str, Any]:
@@ -108,6 +129,7 @@ def _described(sample: Sample, experience: Experience) -> dict[str, Any]:
         "prompt": legible(sample.prompt.text),
         "details": {name: legible_json(one) for name, one in said.details.items() if one},
         "missing": None if said.reason is None else legible(said.reason),
+        "ground_truth": sample.truth is not None,
     }
 
 

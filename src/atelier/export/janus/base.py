@@ -8,7 +8,6 @@ is exported as it is stored: only the trainer scales its rows, which changes no 
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,7 +21,7 @@ from atelier.config.paths import from_root
 from atelier.config.schema import PolicyConfig
 from atelier.errors import ConfigError
 from atelier.export.base import BASE_CARD, CARD, BaseModel, local_directory
-from atelier.export.janus.own_files import own_files, write_config, write_generation_config
+from atelier.export.janus.own_files import copy_own_files, write_config, write_generation_config
 from atelier.export.manifest import file_sha256
 from atelier.policies.janus.loading import read_weights
 from atelier.policies.janus.original_layout import from_original, is_original
@@ -75,10 +74,7 @@ class BaseJanus(BaseModel):
 
     def copy_rest(self, target: Path, dtype: torch.dtype) -> None:
         """Every other file of the directory byte for byte, but for what would load it wrongly."""
-        for file in own_files(self.directory):
-            copy = target / file.relative_to(self.directory)
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(file, copy)
+        copy_own_files(self.directory, target)
         if (card := target / CARD).exists():
             card.rename(target / BASE_CARD)
         write_config(target / CONFIG, self.config, dtype, self._is_tied)

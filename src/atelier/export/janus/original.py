@@ -23,7 +23,7 @@ from torch import Tensor
 
 from atelier.errors import CheckpointError, ConfigError
 from atelier.export.janus.base import CONFIG, EMBEDDING, HEAD, BaseJanus, local_base
-from atelier.export.janus.own_files import own_files
+from atelier.export.janus.own_files import copy_own_files
 from atelier.export.manifest import MANIFEST, check_manifest
 from atelier.export.publish import aside, publish, recover
 from atelier.policies.janus.loading import read_weights
@@ -75,8 +75,8 @@ def write_original(source: Path, target: Path, like: Path | None = None) -> Conv
     try:
         pattern = "model{suffix}.safetensors"
         save_torch_state_dict(there, folder, filename_pattern=pattern, max_shard_size=SHARD)
-        for file in own_files(like) if like else ():
-            shutil.copyfile(file, folder / file.name)
+        if like is not None:
+            copy_own_files(like, folder)
         _require_round_trip(folder, here)
         publish(folder, target)
     finally:

@@ -8,6 +8,7 @@ shares the embedding) and generation_config.json (the marks that drawing needs).
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,14 @@ def own_files(directory: Path) -> Iterator[Path]:
         is_no_part = file.name == MANIFEST or file.name.startswith(".")
         if file.is_file() and not (is_weights or is_no_part):
             yield file
+
+
+def copy_own_files(directory: Path, target: Path) -> None:
+    """Copy them byte for byte, to the same places."""
+    for file in own_files(directory):
+        copy = target / file.relative_to(directory)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(file, copy)
 
 
 def write_config(file: Path, config: Mapping[str, Any], dtype: torch.dtype, tied: bool) -> None:

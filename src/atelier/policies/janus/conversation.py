@@ -109,6 +109,10 @@ class Conversation:
         tokens = (self.bos, *self._text(USER), *image, *text)
         return Context(tokens, (len(tokens) - len(text), len(tokens)))
 
+    def words(self, tokens: Sequence[int]) -> str:
+        """Text of tokens, without marks."""
+        return str(self._tokenizer.decode(list(tokens), skip_special_tokens=True)).strip()
+
     @property
     def _slots(self) -> tuple[int, ...]:
         return (IMAGE_SLOT,) * self.image_tokens

@@ -31,6 +31,7 @@ BOS, EOS, PAD = "<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>", 
 IMAGE, BEGIN_IMAGE, END_IMAGE = "<image_placeholder>", "<begin_of_image>", "<end_of_image>"
 ROLES = ("<|User|>", "<|Assistant|>")
 LONGEST = 512  # tokens of a conversation
+INITIAL = 0.05  # standard deviation of weights: the usual 0.02 is for wider models
 
 # `<|User|>: `, the parts of the message, `<|Assistant|>:`; an image is followed by a new line.
 CHAT_TEMPLATE = (
@@ -57,6 +58,7 @@ class TinyJanusSizes:
     codes: int = 256
     code_width: int = 8
     vq_channels: int = 32  # its group norm wants a multiple of 32
+    vq_blocks: int = 1
     width: int = 160
     feed_forward: int = 384
     layers: int = 6
@@ -174,6 +176,7 @@ def _text_config(sizes: TinyJanusSizes, vocabulary: int, marks: dict[str, int]) 
         num_attention_heads=sizes.heads,
         num_key_value_heads=sizes.heads,
         max_position_embeddings=LONGEST,
+        initializer_range=INITIAL,
         tie_word_embeddings=True,
         **marks,
     )
@@ -187,6 +190,7 @@ def _vision_config(sizes: TinyJanusSizes) -> JanusVisionConfig:
         image_size=sizes.image_size,
         patch_size=sizes.patch_size,
         mlp_ratio=2.0,
+        initializer_range=INITIAL,
         projection_dim=sizes.width,
         num_image_tokens=sizes.image_tokens,
     )
@@ -199,7 +203,7 @@ def _vq_config(sizes: TinyJanusSizes) -> JanusVQVAEConfig:
         latent_channels=sizes.vq_channels,
         base_channels=sizes.vq_channels,
         channel_multiplier=[1] * sizes.vq_levels,
-        num_res_blocks=1,
+        num_res_blocks=sizes.vq_blocks,
         projection_dim=sizes.width,
         image_token_embed_dim=sizes.width,
     )

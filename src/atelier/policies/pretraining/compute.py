@@ -1,7 +1,7 @@
 """Pixels, precision, compilation and schedules of a pre-training."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -29,7 +29,7 @@ def compiled(function: Callable[..., Any], wanted: bool) -> Callable[..., Any]:
     if not wanted:
         return function
     torch._dynamo.config.suppress_errors = True
-    return torch.compile(function)
+    return torch.compile(function, dynamic=False)
 
 
 def autocast(tensor: Tensor) -> torch.autocast:
@@ -40,3 +40,74 @@ def autocast(tensor: Tensor) -> torch.autocast:
 def cosine(done: float) -> float:
     """A learning rate's share of its peak: from 1 down to 0.02, over `done` in [0, 1]."""
     return 0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * done))
+
+
+def adamw(
+    groups: Iterable[dict[str, Any]], betas: tuple[float, float], device: torch.device
+) -> torch.optim.AdamW:
+    """AdamW whose steps can be recorded, with a learning rate of 0 until `set_rate`.
+
+    Args:
+        groups: parameters and their weight decay.
+    """
+    on_gpu = device.type == "cuda"
+    rate = torch.zeros((), device=device) if on_gpu else 0.0  # a recorded step reads it there
+    return torch.optim.AdamW(groups, lr=rate, betas=betas, fused=on_gpu, capturable=on_gpu)
+
+
+def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    """Set the learning rate of all parameters."""
+    for group in optimizer.param_groups:
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(rate)
+        else:
+            group["lr"] = rate
+
+
+class Recorded:
+    """A training step that a GPU records once and then plays back.
+
+    The steps of small models are thousands of short kernels, which take longer to launch than to
+    run. All tensors of the step must stay where they are; what it draws, it draws with `generator`;
+    it begins by dropping all gradients.
+
+    Args:
+        wanted: else, and on a CPU, the step is called as it is.
+    """
+
+    WARM_UP = 3  # steps before the record: libraries and optimizers allocate in them
+
+    def __init__(
+        self, step: Callable[[], None], generator: torch.Generator, wanted: bool = True
+    ) -> None:
+        self._step, self._generator = step, generator
+        self._wanted = wanted and generator.device.type == "cuda"
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._called = 0
+
+    def __call__(self) -> None:
+        if not self._wanted:
+            self._step()
+        elif self._graph is not None:
+            self._graph.replay()
+        elif self._called < self.WARM_UP:
+            self._aside()
+        else:
+            self._record()
+        self._called += 1
+
+    def _aside(self) -> None:
+        """In a stream of its own, as recording wants it."""
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            self._step()
+        torch.cuda.current_stream().wait_stream(stream)
+
+    def _record(self) -> None:
+        graph = torch.cuda.CUDAGraph()
+        graph.register_generator_state(self._generator)
+        with torch.cuda.graph(graph):
+            self._step()
+        graph.replay()  # recording computes nothing
+        self._graph = graph

@@ -82,7 +82,9 @@ class Introspection:
     @torch.no_grad()
     def rollout(self, module: nn.Module, samples: Sequence[Sample], keys: Sequence[int]) -> Rollout:
         stories = self._tell([one.prompt for one in samples], keys, self._parts.sampler)
-        return self._rollout(samples, stories, _drawings(stories, self._config.rounds))
+        drawings = _drawings(stories, self._config.rounds)
+        words = [[self._parts.conversation.words(a) for a in one.answers] for one in stories]
+        return self._rollout(samples, stories, replace(drawings, answers=words))
 
     @torch.no_grad()
     def generate(
