@@ -11,7 +11,8 @@
 How long rows are, sequences.py says; what a pass over them takes, llama.py. Without gradient
 checkpointing the activations of all layers are there at once. With it a layer's input is kept, and
 one layer is there at a time; autocast's copies of all weights are in the forward pass alone. Logits
-exist for LOGITS_CHUNK tokens at a time. It is an estimate that no GPU has measured yet.
+exist for LOGITS_CHUNK tokens at a time. tests/unit/test_janus_plan.py holds it against what is
+allocated on a CPU; no GPU has measured it yet.
 """
 
 from __future__ import annotations
