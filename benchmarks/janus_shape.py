@@ -45,6 +45,7 @@ class JanusShape:
 JANUS_SHAPES = {
     "1b": JanusShape(),
     "7b": JanusShape(width=4096, layers=30, heads=32, feed_forward=11_008),
+    "middle": JanusShape(256, 4, 4, 704, 4000, 8, 8, 1024, 64, 1, 1, 32, (1, 1, 1, 1)),
     "small": JanusShape(128, 2, 2, 352, 1024, 4, 8, 96, 64, 1, 1, 32, (1, 1, 1, 1)),
 }
 

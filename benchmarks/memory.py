@@ -5,10 +5,11 @@
     python -m benchmarks.memory --shape small --set launch.device=cpu   # does it run at all?
 
 Builds a model of a published shape with random weights (SD3.5-Medium or Janus-Pro-1B unless --shape
-names another; `small` for a CPU), rolls one micro-batch out, replays it and updates, twice. The
-second round counts: AdamW's moments exist only after a first. Settings are those of --recipe and
---set; the model is the one built here, and rewards are not asked. On a CPU nothing is
-measured.
+names another; `small`, and of janus `middle`, for a CPU), rolls one micro-batch out, replays it and
+updates, twice. The second round counts: AdamW's moments exist only after a first. Settings are
+those of --recipe and --set; the model is the one built here, and rewards are not asked. On a CPU
+operations are followed one by one, which takes its time, and what holds for a small shape need not
+for a large one.
 
 Of sd3, prompts are encoded first, by tiny text encoders unless --text real (T5-XXL: 9.5 GB of
 disk). Of janus, prompts are as long as the plan assumes, and a few shorter, so that there is
@@ -38,6 +39,7 @@ from atelier.data.scenes import sample_scene, to_dict
 from atelier.policies.base import Policy, Sample
 from atelier.training.distributed import World, join_world
 from atelier.training.engines import Engine, make_engine
+from benchmarks.allocations import Allocations
 from benchmarks.janus_shape import JANUS_SHAPES, write_janus
 from benchmarks.sd3_shape import SHAPES, build_pipeline
 
@@ -49,7 +51,7 @@ _TEMPLATE = 10  # tokens of a prompt that are not its words
 
 
 class Meter:
-    """Peak bytes allocated on a device, by phase; the last time counts."""
+    """Peak bytes of tensors on a device, by phase; the last time counts."""
 
     def __init__(self, device: torch.device) -> None:
         self._on_gpu = device.type == "cuda"
@@ -57,13 +59,16 @@ class Meter:
 
     @contextmanager
     def __call__(self, phase: str) -> Iterator[None]:
-        if self._on_gpu:
-            torch.cuda.synchronize()
-            torch.cuda.reset_peak_memory_stats()
+        if not self._on_gpu:
+            with Allocations() as made:
+                yield
+            self.peaks[phase] = made.peak
+            return
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
         yield
-        if self._on_gpu:
-            torch.cuda.synchronize()
-            self.peaks[phase] = torch.cuda.max_memory_allocated()
+        torch.cuda.synchronize()
+        self.peaks[phase] = torch.cuda.max_memory_allocated()
 
 
 def load_sd3(config: RunConfig, world: World, meter: Meter) -> tuple[Policy, list[Sample]]:
@@ -174,9 +179,9 @@ def report(predicted: Memory, peaks: dict[str, int]) -> None:
     """Phase by phase, and what the prediction is made of."""
     print(f"{'phase':<10}{'predicted GiB':>15}{'measured GiB':>15}{'measured/predicted':>20}")
     for phase in predicted.phases:
-        expected, found = predicted.at(phase), peaks.get(phase)
-        tail = f"{found / GIBIBYTE:>15.2f}{found / expected:>20.2f}" if found else f"{'-':>15}"
-        print(f"{phase:<10}{expected / GIBIBYTE:>15.2f}{tail}")
+        expected, found = predicted.at(phase), peaks[phase]
+        ratio = f"{found / expected:>20.2f}"
+        print(f"{phase:<10}{expected / GIBIBYTE:>15.3f}{found / GIBIBYTE:>15.3f}{ratio}")
     for place, terms in (("held", predicted.held), *predicted.phases.items()):
         for name, size in terms.items():
             print(f"  {place}: {name} {size / GIBIBYTE:.3f} GiB")

@@ -21,7 +21,7 @@ from atelier.config.memory.llama import LanguageModel
 from atelier.config.memory.sequences import PROMPT_TOKENS, longest_sequences
 from atelier.config.resolve import resolve
 from atelier.config.schema import RunConfig
-from atelier.config.space import checkpoint_bytes
+from atelier.config.space import checkpoint_bytes, run_bytes
 from atelier.config.work import work
 from atelier.policies.janus.module import JanusModule
 from atelier.policies.janus.pixels import BATCH
@@ -165,8 +165,12 @@ def test_a_rollout_holds_keys_and_values_of_both_rows() -> None:
     assert memory_of().phases["rollout"][name] == 28 * row
     plain = memory_of("rollout.guidance_scale=1", "rollout.micro_batch_size=28")
     assert plain.phases["rollout"][name] == 28 * row
-    growing = memory_of("rollout.tokens.execution=dynamic")
-    assert growing.phases["rollout"][name] == 28 * row * 3 // 2
+    growing = memory_of("rollout.tokens.execution=dynamic").phases["rollout"]
+    assert growing == {
+        "16-bit copies": memory_of().phases["rollout"]["16-bit copies"],
+        name: 28 * row * 3 // 2,  # keys in 32 bits
+        "logits": 14 * 16_384 * 48,
+    }
     compiled = memory_of("rollout.tokens.execution=compile")
     assert compiled.held[name] == 28 * row
     assert compiled.phases["rollout"].get(name, 0) == 0
@@ -210,6 +214,13 @@ def test_stored_samples_take_space() -> None:
     facts = facts_of(config)
     stored = checkpoint_bytes(config, facts) - checkpoint_bytes(drained, facts)
     assert stored == 56 * 576 * (8 + 4)
+
+
+def test_an_export_is_in_one_dtype() -> None:
+    config = configured("export.dtype=bfloat16")
+    facts = facts_of(config)
+    export = run_bytes(config, facts) - 3 * checkpoint_bytes(config, facts)
+    assert export == 2 * 2_076_636_811  # parameters of Janus-Pro-1B
 
 
 def test_constants_are_those_of_the_policy() -> None:

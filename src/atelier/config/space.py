@@ -42,7 +42,7 @@ def _in_flight(config: RunConfig, facts: Facts) -> int:
 def run_bytes(config: RunConfig, facts: Facts) -> int:
     """All checkpoints that are there at once, and the exports."""
     sizes = {
-        "merged": facts.parameters * DTYPE_BYTES[config.export.dtype] + facts.frozen_bytes,
+        "merged": facts.merged_bytes(DTYPE_BYTES[config.export.dtype]),
         "adapter": 4 * facts.adapter_parameters,
     }
     exports = sum(sizes[kind] for kind in config.export.formats)

@@ -35,3 +35,7 @@ class ModelFacts:
         if config.policy.trainable == "lora":
             return self.adapter_parameters
         return self.parameters - self.untrained_parameters
+
+    def merged_bytes(self, value: int) -> int:
+        """Of an exported model whose trained part is stored in `value` bytes a parameter."""
+        return self.parameters * value + self.frozen_bytes

@@ -74,6 +74,11 @@ class JanusFacts(ModelFacts):
     key_value_width: int
     feed_forward: int
 
+    def merged_bytes(self, value: int) -> int:
+        """All parts are in the same files, in one dtype."""
+        frozen = self.images.vision_parameters + self.images.tokenizer_parameters
+        return (self.parameters + frozen) * value
+
 
 def read_janus(root: Path, config: RunConfig) -> JanusFacts:
     """Read the model directory `root`, in the layout of transformers.
@@ -183,8 +188,8 @@ def _tensors(root: Path) -> dict[str, Stored]:
         return tensors_in([single])
     if not index.is_file():
         raise ConfigError(
-            f"{root}: neither model.safetensors nor model.safetensors.index.json: no weights in "
-            "the layout of transformers"
+            f"{root}: neither model.safetensors nor model.safetensors.index.json: no weights as "
+            "transformers saves them; load the model with it and save_pretrained() it here"
         )
     places = read_json(index).get("weight_map")
     if not isinstance(places, dict) or not all(isinstance(one, str) for one in places.values()):

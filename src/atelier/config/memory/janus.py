@@ -45,7 +45,7 @@ def janus_memory(config: RunConfig, facts: JanusFacts, images: int, actions: int
             **_compiled(config, facts, model),
         },
         phases={
-            "rollout": _largest(_sampling(config, facts, model), _coding(config, facts)),
+            "rollout": _largest(*_samplings(config, facts, model), _coding(config, facts)),
             "replay": _largest(*_replays(config, facts, model)),
         },
     )
@@ -94,21 +94,27 @@ def _compiled(config: RunConfig, facts: JanusFacts, model: LanguageModel) -> dic
 # Rollout -----------------------------------------------------------------------------------------
 
 
-def _sampling(config: RunConfig, facts: JanusFacts, model: LanguageModel) -> Mapping[str, int]:
+def _samplings(
+    config: RunConfig, facts: JanusFacts, model: LanguageModel
+) -> Iterator[Mapping[str, int]]:
+    """Reading the contexts, and drawing the last token. Decoders that are compiled hold their keys
+    and values in any case."""
     execution = config.rollout.tokens.execution
-    moments = []
+    grows = execution == "dynamic"
+    copied = _copies(config, facts, all_of_them=not model.adapted)
     for one in longest_sequences(config, facts, guided=True):
-        cache = model.keys_and_values(one.tokens, growing=execution == "dynamic")
-        reading = model.reading(one.rows * one.context, one.length)
-        logits = one.samples * one.vocabulary * _SAMPLED_BYTES
-        moments.append(
-            {
-                "16-bit copies": _copies(config, facts, all_of_them=not model.adapted),
-                "keys and values": 0 if execution == "compile" else cache,
-                "contexts or logits": max(reading, logits),
-            }
+        contexts = one.rows * one.context
+        at_first, at_last = (
+            0 if execution == "compile" else model.keys_and_values(tokens, grows)
+            for tokens in (contexts if grows else one.tokens, one.tokens)
         )
-    return _largest(*moments)
+        logits = one.samples * one.vocabulary * _SAMPLED_BYTES
+        yield {
+            "16-bit copies": copied,
+            "keys and values": at_first,
+            "reading contexts": model.reading(contexts, one.length),
+        }
+        yield {"16-bit copies": copied, "keys and values": at_last, "logits": logits}
 
 
 def _coding(config: RunConfig, facts: JanusFacts) -> Mapping[str, int]:
