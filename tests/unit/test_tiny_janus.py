@@ -164,12 +164,12 @@ def test_it_draws_and_judges_as_well_as_its_card_says(painter: Painter) -> None:
     """A small sample of other scenes; the tolerances are three standard errors."""
     said = json.loads((ASSET / RECORD).read_text())["measured"]
     with ThreadPoolExecutor(1) as executor:
-        exam = Exam(64, 77, executor)
+        exam = Exam(40, 77, executor)
         drawn = exam.draw(painter, GUIDANCE)
-        assert np.mean(drawn.right) == pytest.approx(said["draw"]["cfg 5"], abs=0.18)
+        assert np.mean(drawn.right) == pytest.approx(said["draw"]["cfg 5"], abs=0.23)
         judged = exam.judge(painter, drawn)
-        assert judged["renders"] == pytest.approx(said["judge"]["renders"], abs=0.06)
-        assert exam.ask(painter)["all"] == pytest.approx(said["ask"]["all"], abs=0.09)
+        assert judged["renders"] == pytest.approx(said["judge"]["renders"], abs=0.08)
+        assert exam.ask(painter)["all"] == pytest.approx(said["ask"]["all"], abs=0.12)
 
 
 def test_it_answers_in_words(painter: Painter) -> None:

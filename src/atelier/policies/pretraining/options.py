@@ -4,6 +4,7 @@ import argparse
 import json
 from collections.abc import Mapping
 from dataclasses import MISSING, field, fields
+from pathlib import Path
 from typing import Any, TypeVar
 
 _Options = TypeVar("_Options")
@@ -45,11 +46,10 @@ def from_arguments(namespace: argparse.Namespace, options: type[_Options]) -> _O
 
 
 def plain(options: Any) -> dict[str, Any]:
-    """The options as JSON can hold them."""
+    """The options as JSON can hold them; of paths the name alone, the rest is of a machine."""
     values = {item.name: getattr(options, item.name) for item in fields(options)}
-    kept = int | float | str | tuple | None
     return {
-        name: value if isinstance(value, kept) else str(value) for name, value in values.items()
+        name: value.name if isinstance(value, Path) else value for name, value in values.items()
     }
 
 

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from atelier.policies.janus.pretrain.options import Options
@@ -60,10 +59,9 @@ which does not normalise, finds the same codes as an encoding that does.
 python -m {module} promote DIR/SNAPSHOT assets/tiny-janus
 ```
 {images} images of {cases} scenes of the training split, of one that differs in one fact from each, and of
-an edit of each. The image tokenizer first ({vq}; `from` is an earlier run of
-the command, which this one went on with by `--vq`), then {step} steps
-of {batch} conversations each in {seconds} s on {device} (torch {torch}); the weights are their moving
-average. The run's later snapshots draw better, which is what was not wanted. `{record}` holds every option,
+an edit of each. The image tokenizer first, {vq}; then {step} steps of {batch} conversations each in
+{seconds} s on {device} (torch {torch}). The weights are their moving average. Later snapshots of the run draw
+better, {best} at the end of the curve: this one was chosen for the room it leaves. `{record}` holds every option,
 the curve and all that was measured; `{samples}` shows held-out prompts. GPU kernels are not
 bit-reproducible: a rerun gives a sibling, not a twin.
 
@@ -95,6 +93,7 @@ ROWS = (
     ("judging its own drawings, balanced accuracy", ("judge", "own")),
     ("judging a wrong render: the reason, word by word", ("judge", "reasons")),
     ("yes/no questions about a render", ("ask", "all")),
+    ("yes/no questions about positions alone", ("ask", "position")),
     ("drawing again after a wrong render and the right verdict, guidance 5", ("redraw",)),
     ("drawn again after its own No, guidance 5", ("introspect", "redrawn")),
     ("right in the end", ("introspect", "final")),
@@ -125,7 +124,8 @@ def card(record: dict[str, Any]) -> str:
         command=command(MODULE, Options, options, leave_out=("vq",)),
         module=MODULE,
         images=3 * options["cases"],
-        vq=json.dumps(record["vq"]),
+        vq=_tokenizer(record["vq"]),
+        best=_number(record["curve"][-1], ("draw", "cfg 5")),
         step=chosen["step"],
         batch=sum(options[task] for task in tasks),
         seconds=round(chosen["seconds"]),
@@ -139,6 +139,15 @@ def card(record: dict[str, Any]) -> str:
             for name, path in ROWS
         ),
     )
+
+
+def _tokenizer(made: dict[str, Any]) -> str:
+    """How the image tokenizer was trained."""
+    before = made.get("from")
+    own = f"{made['steps']} steps in {made['seconds']:.0f} s" if "steps" in made else "as it was"
+    if before is None:
+        return own
+    return f"{_tokenizer(before)} in an earlier run of the command, then (`--vq`) {own}"
 
 
 def _number(measured: dict[str, Any], path: tuple[str, ...]) -> str:

@@ -16,7 +16,7 @@ from atelier.errors import DataError
 from atelier.policies.janus.pretrain.card import card
 from atelier.policies.janus.pretrain.evaluate import Exam
 from atelier.policies.janus.pretrain.painter import Painter
-from atelier.policies.janus.pretrain.snapshot import RECORD
+from atelier.policies.janus.pretrain.snapshot import LOG, RECORD
 from atelier.policies.pretraining.snapshots import SIZE_LIMIT, check_size, write_json
 
 log = logging.getLogger(__name__)
@@ -32,6 +32,9 @@ def promote_snapshot(snapshot: Path, target: Path, heldout: int) -> None:
     if not (snapshot / RECORD).is_file():
         raise DataError(f"{snapshot}: no {RECORD}, so this is no snapshot of `train`")
     record = json.loads((snapshot / RECORD).read_text())
+    whole = snapshot.parent / LOG
+    if whole.is_file():  # what became of the run after the snapshot
+        record["curve"] = json.loads(whole.read_text())["curve"]
     record["measured"] = measure(snapshot, heldout)
     log.info("measured on this machine: %s", record["measured"])
     shutil.rmtree(target, ignore_errors=True)

@@ -18,7 +18,7 @@ from atelier.policies.janus.pretrain.evaluate import GUIDANCE, Exam
 from atelier.policies.janus.pretrain.options import Options
 from atelier.policies.janus.pretrain.own_images import learn_from_own
 from atelier.policies.janus.pretrain.painter import Painter
-from atelier.policies.janus.pretrain.snapshot import RECORD, save_snapshot
+from atelier.policies.janus.pretrain.snapshot import LOG, RECORD, save_snapshot
 from atelier.policies.janus.pretrain.training import Bank, Trainer
 from atelier.policies.janus.pretrain.world import World, make_world
 from atelier.policies.janus.tiny import (
@@ -157,7 +157,7 @@ class _Run:
         name = f"step-{trainer.step:06d}-draw-{reached:.2f}"
         record = {**self.record, "snapshot": entry, "curve": self.curve}
         save_snapshot(trainer.average, self.processor, self.options.out / name, grid, record)
-        write_json(self.options.out / "log.json", {**self.record, "curve": self.curve})
+        write_json(self.options.out / LOG, {**self.record, "curve": self.curve})
 
     def _left(self) -> float:
         return self.options.budget_seconds - (time.monotonic() - self.started)

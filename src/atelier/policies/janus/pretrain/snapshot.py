@@ -14,6 +14,7 @@ from atelier.policies.pretraining.snapshots import write_json
 
 RECORD = "pretraining.json"
 SAMPLES = "samples.png"
+LOG = "log.json"  # beside the snapshots: the curve so far
 
 
 def save_snapshot(
