@@ -18,7 +18,7 @@ from atelier.data.scenes import VOCABULARY
 from atelier.judge_models.opening import NO, YES, first_tokens
 from atelier.policies.janus.conversation import ASSISTANT, USER, Conversation
 from atelier.policies.janus.pixels import to_uint8
-from atelier.policies.janus.pretrain.card import ROWS, _number
+from atelier.policies.janus.pretrain.card import ROWS, _number, card
 from atelier.policies.janus.pretrain.evaluate import GUIDANCE, Exam
 from atelier.policies.janus.pretrain.painter import Painter
 from atelier.policies.janus.pretrain.snapshot import RECORD, save_snapshot
@@ -151,7 +151,9 @@ def test_the_committed_model_is_whole_small_and_of_this_builder(
 
 def test_its_card_says_what_was_measured() -> None:
     record = json.loads((ASSET / RECORD).read_text())
-    table = re.findall(r"^\| (.+) \| (.*) \| (.*) \|$", (ASSET / "README.md").read_text(), re.M)
+    text = (ASSET / "README.md").read_text()
+    assert text == card(record)
+    table = re.findall(r"^\| (.+) \| (.*) \| (.*) \|$", text, re.M)
     rows = {name: (gpu.strip(), cpu.strip()) for name, gpu, cpu in table}
     trained = {**record["snapshot"], "ceiling": record["ceiling"]}
     for name, path in ROWS:

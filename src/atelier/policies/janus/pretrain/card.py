@@ -31,7 +31,9 @@ model = JanusForConditionalGeneration.from_pretrained("assets/tiny-janus")
 processor = JanusProcessor.from_pretrained("assets/tiny-janus")
 prompt = "<|User|>: two red circles and one blue square\\n\\n<|Assistant|>:"
 inputs = processor(text=[prompt], generation_mode="image", return_tensors="pt")
-tokens = model.generate(**inputs, generation_mode="image", do_sample=True, top_k=0, guidance_scale=5.0)
+tokens = model.generate(
+    **inputs, generation_mode="image", do_sample=True, top_k=0, guidance_scale=5.0
+)
 pixels = model.decode_image_tokens(tokens)  # [1, 64, 64, 3], about -1 to 1
 ```
 
