@@ -1,6 +1,8 @@
 """What the planner says of Janus, beside what the policy does: a small one of the real class."""
 
 import math
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,8 +17,9 @@ from atelier.config.work import work
 from atelier.policies.base import Sample
 from atelier.policies.janus.policy import JanusPolicy
 from benchmarks.janus_shape import JANUS_SHAPES, write_janus
-from benchmarks.memory import janus_prompt, main
+from benchmarks.memory import janus_prompt
 
+ROOT = Path(__file__).parents[2]
 ADAPTER = ["policy.trainable=lora", "policy.lora.rank=4"]
 SAMPLES = [Sample(index, 0, janus_prompt(index, 5)) for index in range(2)]
 
@@ -59,13 +62,19 @@ def test_a_sample_costs_what_the_plan_says(kind: str, folder: Path) -> None:
     assert math.isclose(packed, expected, rel_tol=0.03)
 
 
-def test_memory_is_near_what_is_counted(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Of a model so small that the gradients, which no rollout has, are a tenth of it."""
+def test_memory_is_near_what_is_counted(folder: Path) -> None:
+    """Of a model so small that the gradients, which no rollout has, are a tenth of it.
+
+    In a process of its own: every tensor that is alive is counted, those of other tests too.
+    """
+    command = [sys.executable, "-m", "benchmarks.memory", "--family", "janus"]
     settings = ["launch={device: cpu, threads: 1}", "rollout.micro_batch_size=2"]
     settings += ["rollout.kind=introspect", "rollout.introspection.answer_tokens=6"]
     words = [word for one in settings for word in ("--set", one)]
-    main(["--family", "janus", "--folder", str(folder), *words])
-    rows = [line.split() for line in capsys.readouterr().out.splitlines()[1:4]]
+    printed = subprocess.run(
+        [*command, "--folder", folder, *words], cwd=ROOT, check=True, capture_output=True, text=True
+    ).stdout
+    rows = [line.split() for line in printed.splitlines()[1:4]]
     ratios = {phase: float(ratio) for phase, _, _, ratio in rows}
     assert set(ratios) == {"rollout", "replay", "update"}
     assert all(0.75 < ratio < 1.05 for ratio in ratios.values()), ratios
