@@ -1,10 +1,13 @@
-"""The table and the picture of the methods' learning curves, from what learning_curves.py measured.
+"""Tables and pictures of the methods' learning curves, from what learning_curves.py measured.
 
-    python benchmarks/methods.py --merge curves.json ...   # adds measured curves to methods.csv
-    python benchmarks/methods.py                           # prints the table and draws the picture
+    python benchmarks/methods.py BOARD --merge curves.json ...   # adds measured curves to its file
+    python benchmarks/methods.py BOARD --base baseline.json      # adds the untrained model to it
+    python benchmarks/methods.py BOARD                           # prints the table, draws it
 
-methods.csv has a row for every point: method, seed, step, the three held-out scores, and for the
-run the images trained on a second and the seconds of training until similarity reached 0.85.
+A board is what one model is measured by: `sd3` words, `pairs` and `edits` the embedded Janus. Its
+file methods-BOARD.csv has a row for every point: method, seed, step, the scores (with the ends of
+their intervals), and for the run the images trained on a second and the seconds of training until
+the first score reached what learning_curves.py was told.
 """
 
 from __future__ import annotations
@@ -12,27 +15,82 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
 
 HERE = Path(__file__).parent
-CURVES = HERE / "methods.csv"
-PICTURE = HERE.parent / "docs" / "images" / "methods.png"
-BASE = {"similarity": 0.647, "exact": 0.324, "gold": 0.383}  # of the untrained model, step 0
+UNTRAINED = "untrained"
 
 
-def method(recipe: str, overrides: list[str]) -> str:
-    """`flash`, or `flash, cps 0.8` where dynamics other than the recipe's were asked for."""
+@dataclass(frozen=True)
+class Board:
+    """What is shown of the curves of one kind of run.
+
+    Attributes:
+        scores: columns of the table by the name of their metric; the first one orders it.
+        drawn: what the picture shows.
+        images: trained on in a step.
+        target: of the first score; the table says after how many seconds it was reached.
+    """
+
+    name: str
+    scores: dict[str, str]
+    drawn: tuple[str, str]
+    images: int
+    target: float | None = None
+
+    @property
+    def curves(self) -> Path:
+        return HERE / f"methods-{self.name}.csv"
+
+    @property
+    def picture(self) -> Path:
+        return HERE.parent / "docs" / "images" / f"methods-{self.name}.png"
+
+    @property
+    def first(self) -> str:
+        return next(iter(self.scores))
+
+
+_SD3 = {"similarity": "OCR similarity", "exact": "exact match", "gold": "gold"}
+_PAIRS = {
+    "gold_arithmetic": "gold, arithmetic",
+    "gold_geometric": "gold, geometric",
+    "judge_arithmetic": "judge, arithmetic",
+    "judge_geometric": "judge, geometric",
+}
+_EDITS = {
+    "gold_edited": "edited",
+    "gold_following": "following",
+    "gold_preserving": "preserving",
+    "judge_edited": "judge: edited",
+}
+BOARDS = {
+    board.name: board
+    for board in (
+        Board("sd3", _SD3, ("similarity", "gold"), 192, target=0.85),
+        Board("pairs", _PAIRS, ("gold_arithmetic", "judge_arithmetic"), 512),
+        Board("edits", _EDITS, ("gold_following", "gold_preserving"), 512),
+    )
+}
+
+
+def method(recipe: str, overrides: Sequence[str]) -> str:
+    """`flash`, or with what makes it another method than the recipe's: `flash, cps 0.8`."""
     values = dict(override.split("=", 1) for override in overrides)
-    name = recipe.removeprefix("tiny/")
-    if "rollout.dynamics" not in values:
-        return name
-    return f"{name}, {values['rollout.dynamics']} {values['rollout.noise_level']}"
+    name = recipe.split("/")[-1]
+    if "rollout.dynamics" in values:
+        name += f", {values['rollout.dynamics']} {values['rollout.noise_level']}"
+    if values.get("algorithm.ground_truth.enabled") == "false":
+        name += " without ground truth"
+    return name
 
 
 def points(path: Path) -> list[dict[str, object]]:
-    """Rows of methods.csv in one curves.json; runs that failed are left out."""
+    """Rows of a board's file in one curves.json; runs that failed are left out."""
     rows: list[dict[str, object]] = []
     for run in json.loads(path.read_text()):
         seeds = [o.split("=")[1] for o in run["overrides"] if o.startswith("train.seed=")]
@@ -47,68 +105,95 @@ def points(path: Path) -> list[dict[str, object]]:
     return rows
 
 
-def merge(paths: list[Path]) -> None:
-    known = [pd.read_csv(CURVES)] if CURVES.exists() else []
-    new = pd.DataFrame([row for path in paths for row in points(path)]).round(4)
-    table = pd.concat([*known, new]).drop_duplicates(["method", "seed", "step"], keep="last")
-    table.sort_values(["method", "seed", "step"]).to_csv(CURVES, index=False)
+def merge(board: Board, rows: Sequence[dict[str, object]]) -> None:
+    """Add measured points; a point that was measured before is replaced."""
+    known = [pd.read_csv(board.curves)] if board.curves.exists() else []
+    ends = [f"{score}/{end}" for score in board.scores for end in ("low", "high")]
+    run = ["method", "seed", "images_per_second", "seconds_to_target", "step"]
+    new = pd.DataFrame(rows).reindex(columns=[*run, *board.scores, *ends]).round(4)
+    table = pd.concat([*known, new.dropna(axis="columns", how="all")])
+    table = table.drop_duplicates(["method", "seed", "step"], keep="last")
+    table.sort_values(["method", "seed", "step"]).to_csv(board.curves, index=False)
 
 
-def summary(table: pd.DataFrame) -> str:
-    """A Markdown table of the last point, best method first; mean of the seeds, and the range."""
-    last = table[table.step == table.step.max()].groupby("method")
-    order = last["similarity"].mean().sort_values(ascending=False).index
-    lines = ["| method | OCR similarity | exact match | gold | images/s | seconds to 0.85 |"]
-    lines.append("|---|---|---|---|---|---|")
-    for name in order:
+def summary(table: pd.DataFrame, board: Board) -> str:
+    """A Markdown table of the last point, best method first: mean of the seeds, and their range."""
+    last = table.groupby(["method", "seed"]).tail(1).groupby("method")
+    head = ["method", *board.scores.values(), "images/s"]
+    head += [f"seconds to {board.target}"] if board.target else []
+    lines = [_line(head), "|---" * len(head) + "|"]
+    for name in last[board.first].mean().sort_values(ascending=False).index:
         runs = last.get_group(name)
-        low, high = runs["similarity"].min(), runs["similarity"].max()
-        seconds = runs["seconds_to_target"]
-        reached = "not reached" if seconds.isna().any() else f"{seconds.mean():.0f}"
-        lines.append(
-            f"| {name} | {runs['similarity'].mean():.3f} ({low:.3f} to {high:.3f}) "
-            f"| {runs['exact'].mean():.3f} | {runs['gold'].mean():.3f} "
-            f"| {runs['images_per_second'].mean():.0f} | {reached} |"
-        )
+        cells = [name, *(_cell(runs, score) for score in board.scores)]
+        cells.append("" if name == UNTRAINED else f"{runs['images_per_second'].mean():.0f}")
+        if board.target:
+            cells.append("" if name == UNTRAINED else _reached(runs["seconds_to_target"]))
+        lines.append(_line(cells))
     return "\n".join(lines)
 
 
-def draw(table: pd.DataFrame) -> None:
-    """Similarity and gold against steps: a line a method, its width the seeds' range."""
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _reached(seconds: pd.Series) -> str:
+    return "not reached" if seconds.isna().any() else f"{seconds.mean():.0f}"
+
+
+def _cell(runs: pd.DataFrame, score: str) -> str:
+    """`0.921 (0.902 to 0.934)`; of one seed, and where known, the interval of its evaluation."""
+    low, high = runs[score].min(), runs[score].max()
+    if len(runs) == 1 and f"{score}/low" in runs:
+        low, high = runs[f"{score}/low"].iloc[0], runs[f"{score}/high"].iloc[0]
+    shown = f"{runs[score].mean():.3f}"
+    return shown if low == high or low != low else f"{shown} ({low:.3f} to {high:.3f})"
+
+
+def draw(table: pd.DataFrame, board: Board) -> None:
+    """Two scores against steps: a line a method, its width the seeds' range."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
+    base, trained = table[table.method == UNTRAINED], table[table.method != UNTRAINED]
     figure, axes = pyplot.subplots(1, 2, figsize=(11, 4.2), sharex=True, layout="constrained")
-    names = table[table.step == table.step.max()].groupby("method")["similarity"].mean()
-    for axis, metric in zip(axes, ("similarity", "gold"), strict=True):
-        for name in names.sort_values(ascending=False).index:
-            by_step = table[table.method == name].groupby("step")[metric]
-            steps = [0, *by_step.mean().index]
-            (line,) = axis.plot(steps, [BASE[metric], *by_step.mean()], label=name)
-            axis.fill_between(
-                steps,
-                [BASE[metric], *by_step.min()],
-                [BASE[metric], *by_step.max()],
-                color=line.get_color(),
-                alpha=0.12,
-            )
-        axis.set(title=f"held-out {metric}", xlabel="step (192 images each)")
+    last = trained.groupby(["method", "seed"]).tail(1)
+    names = last.groupby("method")[board.first].mean().sort_values(ascending=False).index
+    for axis, metric in zip(axes, board.drawn, strict=True):
+        start = list(base[metric])
+        for name in names:
+            by_step = trained[trained.method == name].groupby("step")[metric]
+            steps = [*([0] * len(start)), *by_step.mean().index]
+            (line,) = axis.plot(steps, [*start, *by_step.mean()], label=name)
+            low, high = [*start, *by_step.min()], [*start, *by_step.max()]
+            axis.fill_between(steps, low, high, color=line.get_color(), alpha=0.12)
+        axis.set(
+            title=f"held-out {board.scores[metric]}", xlabel=f"step ({board.images} images each)"
+        )
         axis.grid(alpha=0.3)
     axes[1].legend(fontsize=7, loc="upper left")
-    figure.savefig(PICTURE, dpi=110)
+    figure.savefig(board.picture, dpi=110)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+def main(words: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("board", choices=sorted(BOARDS))
     parser.add_argument("--merge", type=Path, nargs="+", default=[], metavar="CURVES")
-    arguments = parser.parse_args()
-    if arguments.merge:
-        merge(arguments.merge)
-    table = pd.read_csv(CURVES)
-    sys.stdout.write(summary(table) + "\n")
-    draw(table)
+    parser.add_argument("--base", type=Path, metavar="BASELINE")
+    arguments = parser.parse_args(words)
+    board = BOARDS[arguments.board]
+    rows = [row for path in arguments.merge for row in points(path)]
+    if arguments.base:
+        base = json.loads(arguments.base.read_text())
+        rows.append({"method": UNTRAINED, "seed": 0, "step": 0, **base})
+    if rows:
+        merge(board, rows)
+    table = pd.read_csv(board.curves)
+    sys.stdout.write(summary(table, board) + "\n")
+    draw(table, board)
 
 
 if __name__ == "__main__":
