@@ -118,6 +118,7 @@ class Algorithm(Protocol):
         old_log_prob: Tensor | None,
         advantages: Tensor,
         truth: Tensor | None = None,
+        trained: Tensor | None = None,
     ) -> LossTerms:
         """Of replayed actions.
 
@@ -125,6 +126,7 @@ class Algorithm(Protocol):
             old_log_prob: [B, A], from when they were sampled, if they have any.
             advantages: [B, A] or [B, 1].
             truth: [B] bool, which samples are ground truth and not the policy's; None for none.
+            trained: [B, A], which actions are trained, 1 or 0; None for all.
         """
         ...
 

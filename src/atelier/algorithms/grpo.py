@@ -1,7 +1,8 @@
-"""GRPO: group-relative advantages, the clipped loss, and KL to the reference.
+"""GRPO: group-relative advantages, a loss of ratios, and KL to the reference.
 
 The same composition serves flow policies (an action is a denoising transition: Flow-GRPO and its
-windowed Fast form) and token policies (an action is a token). Paper: Flow-GRPO; spec flow 3.1-3.3.
+windowed Fast form) and token policies (an action is a token). Its published variants are settings
+of it: docs/algorithms/grpo-variants.md. Paper: Flow-GRPO; spec flow 3.1-3.3, spec qwen 4.1.
 Deviations: groups are integers, not decoded prompts; nothing is dropped per rank, samples without a
 score get weight 0 and the rest is weighted by the global count.
 """
@@ -17,7 +18,14 @@ from atelier.algorithms.base import Advantages, LossTerms, Replayed, Scored, spr
 from atelier.algorithms.comparison import Comparison
 from atelier.algorithms.ground_truth import ground_truth_loss
 from atelier.algorithms.kl import KL_FORMS
-from atelier.algorithms.policy_loss import clipped_policy_loss
+from atelier.algorithms.policy_loss import (
+    PolicyLoss,
+    cispo_policy_loss,
+    clipped_policy_loss,
+    of_sequences,
+    sapo_policy_loss,
+    vespo_policy_loss,
+)
 from atelier.config.log_probs import clip_ranges
 from atelier.config.schema import AlgorithmConfig, RunConfig
 
@@ -65,6 +73,7 @@ class Grpo:
         old_log_prob: Tensor | None,
         advantages: Tensor,
         truth: Tensor | None = None,
+        trained: Tensor | None = None,
     ) -> LossTerms:
         """See Algorithm.
 
@@ -73,7 +82,11 @@ class Grpo:
         """
         if replay.log_prob is None or old_log_prob is None:
             raise ValueError("GRPO compares probabilities, and these actions have none")
-        policy = clipped_policy_loss(replay.log_prob, old_log_prob, advantages, *self.clip_range)
+        own = torch.ones_like(old_log_prob) if trained is None else trained
+        log_prob, old = replay.log_prob, old_log_prob
+        if self.config.ratio_level == "sequence":
+            log_prob, old = of_sequences(log_prob, own), of_sequences(old, own)
+        policy = self._policy_loss(log_prob, old, advantages, own)
         loss = policy.loss
         if truth is not None:
             given = self._ground_truth_loss(replay.log_prob, old_log_prob, advantages)
@@ -85,17 +98,36 @@ class Grpo:
             "clip/below": policy.clipped_below.float(),
             # The clip acts only where it lowers the objective: above 1 for a positive advantage,
             # below 1 for a negative one. These two are what learning really lost.
-            "clip/positive": (policy.clipped_above & (advantages > 0)).float(),
-            "clip/negative": (policy.clipped_below & (advantages < 0)).float(),
+            "clip/positive": (policy.cut & (advantages > 0)).float(),
+            "clip/negative": (policy.cut & (advantages < 0)).float(),
         }
         loss = loss if replay.weight is None else loss * replay.weight
         if self.kl_in_loss:
             kl = self.kl(replay)
+            if self.config.kl_correction:
+                kl = kl * (log_prob - old).exp()
             if truth is not None and not self.config.ground_truth.kl:
                 kl = kl * ~truth[:, None]
             metrics["kl"] = kl.detach()
             loss = loss + self.config.beta * kl
         return LossTerms(loss, policy.log_ratio, metrics)
+
+    def _policy_loss(
+        self, log_prob: Tensor, old: Tensor, advantages: Tensor, trained: Tensor
+    ) -> PolicyLoss:
+        """By the run's surrogate; see policy_loss."""
+        config, (low, high) = self.config, self.clip_range
+        match config.surrogate:
+            case "clipped":
+                delta = config.clip_delta
+                return clipped_policy_loss(log_prob, old, advantages, low, high, delta)
+            case "cispo":
+                return cispo_policy_loss(log_prob, old, advantages, high)
+            case "sapo":
+                gates = config.sapo.temperature_positive, config.sapo.temperature_negative
+                return sapo_policy_loss(log_prob, old, advantages, *gates)
+            case "vespo":
+                return vespo_policy_loss(log_prob, old, advantages, trained)
 
     def _ground_truth_loss(self, log_prob: Tensor, old: Tensor, advantages: Tensor) -> Tensor:
         config = self.config.ground_truth

@@ -61,6 +61,7 @@ class Nft:
         old_log_prob: Tensor | None,
         advantages: Tensor,
         truth: Tensor | None = None,
+        trained: Tensor | None = None,
     ) -> LossTerms:
         """See Algorithm. Needs the statistics velocity, behaviour_velocity, clean, noisy and
         level of every sample and action."""

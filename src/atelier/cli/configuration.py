@@ -8,6 +8,7 @@ import click
 
 from atelier.cli.options import configured, params_option
 from atelier.cli.tables import plan_table
+from atelier.config.device_batch import device_batch_overrides
 from atelier.config.digest import stage_digest
 from atelier.config.memory_advice import fitting
 from atelier.config.paths import repository_root
@@ -61,11 +62,25 @@ def validate(recipe: str | None, overrides: tuple[str, ...], params_file: Path |
     metavar="N",
     help="Say whether it fits a GPU of N GiB, and which settings make it fit.",
 )
+@click.option(
+    "--per-device",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Of a step whose processes hold N samples at once, find the settings.",
+)
+@click.option(
+    "--accumulation",
+    type=click.IntRange(min=1),
+    metavar="M",
+    help="With --per-device: M such batches of a process make an update; default 1.",
+)
 def plan(
     recipe: str | None,
     overrides: tuple[str, ...],
     params_file: Path | None,
     gpu_gib: float | None,
+    per_device: int | None,
+    accumulation: int | None,
 ) -> None:
     """Work out batches, passes and memory.
 
@@ -75,12 +90,18 @@ def plan(
     from atelier.stages.prompts_here import prompt_warnings, prompts_here
 
     config = resolve(recipe, overrides, params_file)
-    found = plan_run(config)
+    if per_device is None and accumulation is not None:
+        raise click.UsageError("--accumulation says something beside --per-device only")
+    if per_device is not None:
+        found = device_batch_overrides(config, per_device, accumulation or 1)
+        click.echo(" ".join(f"--set {one}" for one in found))
+        config = resolve(recipe, (*overrides, *found), params_file)
+    planned = plan_run(config)
     prompts = prompts_here(config)
-    click.echo(plan_table(found, prompts))
+    click.echo(plan_table(planned, prompts))
     if gpu_gib is not None:
         click.echo("\n".join(fitting(config, gpu_gib)))
-    for warning in (*found.warnings, *(prompt_warnings(config, prompts) if prompts else ())):
+    for warning in (*planned.warnings, *(prompt_warnings(config, prompts) if prompts else ())):
         click.echo(f"warning: {warning}", err=True)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from atelier.config.objective_rules import objective_rejections
 from atelier.config.schema import NftConfig, RunConfig
 from atelier.config.sections import Section
 
@@ -18,6 +19,7 @@ def algorithm_rejections(config: RunConfig) -> Rejections:
             yield from _nft_rejections(config)
         else:
             yield from _grpo_rejections(config)
+    yield from objective_rejections(config)
     yield from _trim_rejections(config)
     algorithm = config.algorithm
     if algorithm.keep_extremes and algorithm.keep_extremes >= config.rollout.group_size:
@@ -84,7 +86,7 @@ def _nft_rejections(config: RunConfig) -> Rejections:
             "rollout.shared_start",
             "without stochastic steps all images of a group would be the same one",
         )
-    for name in ("clip_range", "clip_range_high"):
+    for name in ("clip_range", "clip_range_high", "clip_delta"):
         if getattr(algorithm, name) is not None:
             yield f"algorithm.{name}", "algorithm.name nft has no ratio to clip"
     if algorithm.beta > 0 and algorithm.kl != "velocity":

@@ -14,6 +14,7 @@ USUAL_LOG_PROBS = {
 # Spec flow 3.2, 3.4.
 USUAL_CLIP_RANGES = {"gaussian_mean": 1e-4, "cps_raw": 1e-5, "ratio_norm": 2e-6}
 TOKEN_CLIP_RANGE = 0.2  # spec janus 2
+SEQUENCE_CLIP_RANGE = 3e-4  # GSPO, arXiv 2507.18071
 
 
 def log_prob_name(rollout: RolloutConfig) -> str:
@@ -23,9 +24,14 @@ def log_prob_name(rollout: RolloutConfig) -> str:
 
 def clip_ranges(config: RunConfig) -> tuple[float, float]:
     """How far the ratio may be below and above 1."""
-    low = config.algorithm.clip_range
-    if low is None:
-        is_flow = config.policy.family == "sd3"
-        low = USUAL_CLIP_RANGES[log_prob_name(config.rollout)] if is_flow else TOKEN_CLIP_RANGE
-    high = config.algorithm.clip_range_high
+    low, high = config.algorithm.clip_range, config.algorithm.clip_range_high
+    low = usual_clip_range(config) if low is None else low
     return low, low if high is None else high
+
+
+def usual_clip_range(config: RunConfig) -> float:
+    """Where the configuration names none."""
+    if config.policy.family == "sd3":
+        return USUAL_CLIP_RANGES[log_prob_name(config.rollout)]
+    is_token = config.algorithm.ratio_level == "token"
+    return TOKEN_CLIP_RANGE if is_token else SEQUENCE_CLIP_RANGE

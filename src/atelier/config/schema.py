@@ -18,6 +18,7 @@ from atelier.config.ground_truth import GroundTruthConfig
 from atelier.config.judge import JudgeConfig, JudgeName
 from atelier.config.judged import judge_conflicts
 from atelier.config.learning_rate import ScheduleConfig
+from atelier.config.objective import LossMean, RatioLevel, SapoConfig, Surrogate
 from atelier.config.policy_parts import Dtype, TextConfig, VaeConfig
 from atelier.config.prompt_files import PromptFormat, PromptSource
 from atelier.config.rewards import EditQuestions, OcrConfig, RewardsConfig
@@ -326,12 +327,32 @@ class AlgorithmConfig(Section):
         None, description="Train on so many of a group: half the best, half the worst."
     )
     advantage_clip: PositiveFloat = Field(5.0, description="Advantages are clamped to +-this.")
+    ratio_level: RatioLevel = Field(
+        "token",
+        description="What the ratio of new to old probability is of: each token; or a sequence, "
+        "the geometric mean of its tokens' ratios, for all of them (GSPO).",
+    )
+    surrogate: Surrogate = Field(
+        "clipped",
+        description="What the ratio does to the loss: clipped (PPO, GRPO); cispo: weighs the "
+        "log-probability, capped and constant; sapo: a gate that is steepest at 1; vespo: weighs "
+        "the log-probability by the ratio of the whole sequence, most near 1.",
+    )
     clip_range: PositiveFloat | None = Field(
         None,
         description="Ratio clip below 1, and above 1 unless clip_range_high is set. Default: of "
-        "the log-probability: gaussian_mean 1e-4, cps_raw 1e-5, ratio_norm 2e-6; of tokens 0.2.",
+        "the log-probability: gaussian_mean 1e-4, cps_raw 1e-5, ratio_norm 2e-6; of tokens 0.2, "
+        "of sequences 3e-4.",
     )
-    clip_range_high: PositiveFloat | None = Field(None, description="Ratio clip above 1.")
+    clip_range_high: PositiveFloat | None = Field(
+        None, description="Ratio clip above 1 (DAPO: 0.28); cispo: its cap is 1 more (4)."
+    )
+    clip_delta: PositiveFloat | None = Field(
+        None,
+        description="Largest ratio that counts where the advantage is below 0, above 1 + the clip "
+        "range (two-sided clip); default: none.",
+    )
+    sapo: SapoConfig = SapoConfig()
     beta: NonNegativeFloat = Field(0.0, description="Weight of the KL to the reference.")
     kl_placement: Literal["loss", "reward"] = Field(
         "loss",
@@ -341,14 +362,30 @@ class AlgorithmConfig(Section):
         "latent_mean",
         description="Form of the KL (spec flow 3.3); k3 is for token policies; nft has velocity.",
     )
-    loss_mean: Literal["sequence", "token", "constant"] = Field(
+    kl_correction: bool = Field(
+        False,
+        description="Whether k3 is multiplied by the ratio: then it is the KL of the policy that "
+        "is trained, and not of the one that sampled.",
+    )
+    loss_mean: LossMean = Field(
         "sequence",
         description="Mean of the loss over actions: of each sample's own, then over samples; over "
-        "all of an update (DAPO); the sum by the most there can be (Dr.GRPO). They differ where "
-        "answers differ in length.",
+        "those of a micro-batch, then over micro-batches (BNPO); over all of a step (token: DAPO); "
+        "the sum by the most there can be (constant: Dr.GRPO); each sample's sum, then over "
+        "samples (sum: LUSPO). They differ where answers differ in length.",
+    )
+    mask_truncated: bool = Field(
+        False,
+        description="Whether answers that came to no end in the tokens they had are left out of "
+        "the loss. Their rewards still count in their group.",
     )
     ground_truth: GroundTruthConfig = GroundTruthConfig()
     nft: NftConfig = NftConfig()
+
+    @property
+    def compares_sequences(self) -> bool:
+        """Whether the loss of an action depends on the ratios of its whole sequence."""
+        return self.ratio_level == "sequence" or self.surrogate == "vespo"
 
     @property
     def keeps_behaviour(self) -> bool:

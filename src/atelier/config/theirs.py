@@ -7,6 +7,7 @@ from __future__ import annotations
 
 MM_GRPO_PAGE = "docs/coming-from-mm-grpo.md"
 JANUS_PAGE = "docs/coming-from-focusdiff-and-janus-pro-r1.md"
+VARIANTS_PAGE = "docs/algorithms/grpo-variants.md"
 
 # MM-GRPO: sections that are not here, and of sections that are, some keys that are not.
 _MM_GRPO_SECTIONS = (
@@ -105,8 +106,46 @@ JANUS_KEYS: dict[str, tuple[str, ...]] = {
     "mixed_precision": ("policy.dtype",),
 }
 
+# TRL: keys of its GRPO that say which variant it is, and ours.
+TRL_KEYS: dict[str, tuple[str, ...]] = {
+    "loss_type": ("algorithm.loss_mean", "algorithm.surrogate"),
+    "importance_sampling_level": ("algorithm.ratio_level",),
+    "epsilon_high": ("algorithm.clip_range_high",),
+    "delta": ("algorithm.clip_delta",),
+    "scale_rewards": ("algorithm.advantage_std",),
+    "multi_objective_aggregation": ("algorithm.advantage_from",),
+    "mask_truncated_completions": ("algorithm.mask_truncated",),
+    "use_bias_correction_kl": ("algorithm.kl_correction",),
+    "sapo_temperature_pos": ("algorithm.sapo.temperature_positive",),
+    "sapo_temperature_neg": ("algorithm.sapo.temperature_negative",),
+    "num_iterations": ("train.inner_epochs",),
+    "steps_per_generation": ("train.updates_per_step",),
+    "generation_batch_size": ("train.prompts_per_step",),
+}
+
+# Published variants of GRPO, by what they set here.
+_VARIANTS = {
+    "dr_grpo": "algorithm.loss_mean: constant and algorithm.advantage_std: none",
+    "bnpo": "algorithm.loss_mean: micro_batch",
+    "dapo": "algorithm.loss_mean: token and algorithm.clip_range_high: 0.28",
+    "gspo": "algorithm.ratio_level: sequence",
+    "luspo": "algorithm.ratio_level: sequence and algorithm.loss_mean: sum",
+    "cispo": "algorithm.surrogate: cispo",
+    "sapo": "algorithm.surrogate: sapo",
+    "vespo": "algorithm.surrogate: vespo",
+}
+
 # Values of keys that are here.
 _VALUES = {
+    **{
+        ("algorithm.name", name): (f"grpo with {own}", VARIANTS_PAGE)
+        for name, own in _VARIANTS.items()
+    },
+    ("algorithm.loss_mean", "grpo"): ("sequence", VARIANTS_PAGE),
+    ("algorithm.loss_mean", "bnpo"): ("micro_batch", VARIANTS_PAGE),
+    ("algorithm.loss_mean", "dapo"): ("token", VARIANTS_PAGE),
+    ("algorithm.loss_mean", "dr_grpo"): ("constant", VARIANTS_PAGE),
+    ("algorithm.loss_mean", "luspo"): ("sum", VARIANTS_PAGE),
     ("algorithm.name", "flow_grpo"): ("grpo", MM_GRPO_PAGE),
     ("algorithm.name", "flow_grpo_fast"): (
         "grpo with rollout.window.strategy: fast",
@@ -135,7 +174,11 @@ def key_hint(key: str, is_ours: bool) -> str:
     if key.partition(".")[0] in _MM_GRPO_SECTIONS or key in _MM_GRPO_KEYS:
         return f"; MM-GRPO's: {MM_GRPO_PAGE} says what it is here"
     section, _, leaf = key.rpartition(".")
-    if leaf not in JANUS_KEYS or "." in section or (section and is_ours):
+    if "." in section or (section and is_ours):
+        return ""
+    if leaf in TRL_KEYS:
+        return f"; did you mean {' and '.join(TRL_KEYS[leaf])}? ({VARIANTS_PAGE})"
+    if leaf not in JANUS_KEYS:
         return ""
     if ours := " and ".join(JANUS_KEYS[leaf]):
         return f"; did you mean {ours}? ({JANUS_PAGE})"

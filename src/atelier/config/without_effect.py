@@ -95,9 +95,35 @@ RULES = (
         "data.source: scenes",
     ),
     Rule(
-        ("algorithm.kl", "algorithm.kl_placement"),
+        ("algorithm.kl", "algorithm.kl_placement", "algorithm.kl_correction"),
         lambda config: config.algorithm.beta > 0,
         "algorithm.beta above 0",
+    ),
+    Rule(
+        ("algorithm.clip_range_high",),
+        lambda config: config.algorithm.surrogate in ("clipped", "cispo"),
+        "algorithm.surrogate: clipped or cispo",
+    ),
+    Rule(
+        ("algorithm.clip_delta",),
+        lambda config: config.algorithm.surrogate == "clipped",
+        "algorithm.surrogate: clipped",
+    ),
+    Rule(
+        ("algorithm.sapo",),
+        lambda config: config.algorithm.surrogate == "sapo",
+        "algorithm.surrogate: sapo",
+    ),
+    Rule(
+        ("algorithm.ratio_level",),
+        lambda config: config.algorithm.surrogate != "vespo",
+        "another algorithm.surrogate than vespo, whose ratio is always a sequence's",
+    ),
+    Rule(
+        tuple(f"algorithm.{name}" for name in ("ratio_level", "surrogate", "clip_delta")),
+        lambda config: _ratio_moves(config),
+        "a ratio other than 1: train.updates_per_step or train.inner_epochs above 1, "
+        "train.one_step_off, or rollout.old_log_prob: rollout",
     ),
     Rule(
         ("train.in_flight",), lambda config: config.train.one_step_off, "train.one_step_off: true"
@@ -113,6 +139,13 @@ RULES = (
         "launch.engine: deepspeed",
     ),
 )
+
+
+def _ratio_moves(config: RunConfig) -> bool:
+    """Whether a policy ever learns from what another one sampled."""
+    train = config.train
+    updates = train.updates_per_step * train.inner_epochs
+    return updates > 1 or train.one_step_off or config.rollout.old_log_prob == "rollout"
 
 
 def _has_usual_targets(config: RunConfig) -> bool:

@@ -8,7 +8,7 @@ inside `Rollout.record`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -81,6 +81,8 @@ class Rollout:
         segments: what of the actions is rewarded on its own; all of them are in one.
         longest: the most actions that each segment could have had.
         mask: [B, A] bool, which actions are trained, None for all.
+        ended: [B, segments] bool, which segments came to their end, and were not cut off where no
+            more actions were allowed; None where none can be, such as images, whose length is set.
         drawings: where samples make several images.
         sources: the images that were edited, as the policy saw them; where it edits.
     """
@@ -93,6 +95,7 @@ class Rollout:
     segments: tuple[slice, ...] | None = None
     longest: tuple[int, ...] | None = None
     mask: Tensor | None = None
+    ended: Tensor | None = None
     drawings: Drawings | None = None
     sources: Sequence[Image] | None = None
 
@@ -116,6 +119,16 @@ class Rollout:
         """How many actions of a segment are trained [B], float32."""
         actions = self.all_segments()[segment]
         return self.trained(Part(actions, segment)).sum(1)
+
+    def without_truncated(self) -> Rollout:
+        """The same, without training on segments that were cut off."""
+        if self.ended is None:
+            return self
+        own = torch.zeros(len(self.samples), self.actions, dtype=torch.bool)
+        for segment, actions in enumerate(self.all_segments()):
+            ended = self.ended[:, segment, None].cpu()
+            own[:, actions] = (self.trained(Part(actions, segment)) > 0) & ended
+        return replace(self, mask=own)
 
 
 def scored_rollout(
@@ -158,7 +171,8 @@ class Policy(Protocol):
         ...
 
     def parts(self, rollout: Rollout) -> Iterator[Part]:
-        """Split the A actions, in their order, into what one forward pass replays."""
+        """Split the A actions, in their order, into what one forward pass replays. Of a token
+        policy that is a whole segment: its ratio may be one of the sequence."""
         ...
 
     def replay(

@@ -18,7 +18,7 @@ from atelier.training.distributed import World
 from atelier.training.engines import Engine
 from atelier.training.experience import Experience, Updates
 from atelier.training.journal import Journal
-from atelier.training.loss_weights import loss_weights
+from atelier.training.loss_weights import Counts, counted, loss_weights
 from atelier.training.measures import WeightedMeans
 from atelier.training.session import Session
 
@@ -44,34 +44,42 @@ class Learner:
         Raises:
             Stopped: the first replay does not repeat the rollout; no weight was changed.
         """
-        rollouts = experience.rollouts
         staleness = self.session.updates - experience.updates_before
         sampled_by_trained = self.session.samples_with_trained and not staleness
-        metrics = self._recompute_old_log_probs(rollouts)
+        metrics = self._recompute_old_log_probs(experience.rollouts)
+        metrics |= self._truncated_share(experience.rollouts)
         distances = self._distances(experience)
         advantages = [
             self.algorithm.advantages(scores, distances) for scores in experience.segments
         ]
+        rollouts = self._trained(experience.rollouts)
+        step = self._counted(rollouts, advantages)
         for epoch in range(self.config.train.inner_epochs):
             for index, update in enumerate(rollouts):
                 fresh = sampled_by_trained and not (epoch or index)
-                metrics |= self._update(experience.step, update, advantages, fresh)
+                metrics |= self._update(experience.step, update, advantages, step, fresh)
         decay = self.algorithm.behaviour_decay(self.session.updates)
         self.session.move_behaviour(self.engine, decay)
         return {**metrics, "rollout/staleness": float(staleness)}
 
     def _update(
-        self, step: int, rollouts: Sequence[Rollout], advantages: Sequence[Advantages], fresh: bool
+        self,
+        step: int,
+        rollouts: Sequence[Rollout],
+        advantages: Sequence[Advantages],
+        whole: Counts,
+        fresh: bool,
     ) -> dict[str, float]:
         """One optimizer update on this rank's share of its micro-batches.
 
         Args:
             advantages: of the whole step, one a segment.
+            whole: what the whole step holds.
             fresh: whether the weights are still those of the rollout.
         """
-        rows = [torch.tensor([one.index for one in rollout.samples]) for rollout in rollouts]
-        mean = self.config.algorithm.loss_mean
-        weights = loss_weights(mean, advantages, rollouts, rows, self.world)
+        rows = [_rows(rollout) for rollout in rollouts]
+        mean, updates = self.config.algorithm.loss_mean, self.config.train.updates_per_step
+        weights = loss_weights(mean, advantages, rollouts, rows, self.world, whole, updates)
         rate = self._learning_rate()
         if weights.nothing_kept:
             # Without a gradient, the optimizer's momentum would still move the weights.
@@ -85,7 +93,8 @@ class Learner:
             with self.engine.accumulate(last):
                 terms = self._loss(rollouts[i], rows[i], part, advantages[part.segment])
                 self.engine.backward((terms.loss * weight).sum(), last)
-            means.add(terms.metrics, weight)
+            shares = weights.shares(rollouts[i], rows[i], part).to(self.world.device)
+            means.add(terms.metrics, shares)
             drifts.append(terms.drift.detach().cpu()[rollouts[i].trained(part) > 0])
         drift = torch.cat(self.world.gather(torch.cat(drifts)))
         if fresh:
@@ -107,7 +116,10 @@ class Learner:
         relative = advantages.of(row, part.actions).to(self.world.device)
         truth = _truth(rollout)
         given = truth.to(self.world.device) if bool(truth.any()) else None
-        return self.algorithm.loss(replay, old, relative, given)
+        if self.config.algorithm.compares_sequences:
+            _require_whole_segment(rollout, part)
+        own = rollout.trained(part).to(self.world.device)
+        return self.algorithm.loss(replay, old, relative, given, own)
 
     def _learning_rate(self) -> float:
         """Of the next update."""
@@ -135,6 +147,25 @@ class Learner:
             )
 
     # Before the updates ------------------------------------------------------------------------
+
+    def _trained(self, rollouts: Updates) -> Updates:
+        """What of the rollouts is trained."""
+        if not self.config.algorithm.mask_truncated:
+            return rollouts
+        return [[one.without_truncated() for one in update] for update in rollouts]
+
+    def _counted(self, rollouts: Updates, advantages: Sequence[Advantages]) -> Counts:
+        """What the whole step holds. Collective."""
+        mine = [one for update in rollouts for one in update]
+        return counted(advantages, mine, [_rows(one) for one in mine], self.world)
+
+    def _truncated_share(self, rollouts: Updates) -> dict[str, float]:
+        """Share of the samples of which something was cut off, where that can be. Collective."""
+        mine = [one.ended.all(1) for update in rollouts for one in update if one.ended is not None]
+        if not mine:
+            return {}
+        ended = torch.cat(self.world.gather(torch.cat(mine).cpu()))
+        return {"rollout/truncated_share": 1 - float(ended.double().mean())}
 
     def _recompute_old_log_probs(self, rollouts: Updates) -> dict[str, float]:
         """In `recompute` mode, replace the rollout's log-probs by those of the training graph, and
@@ -174,6 +205,24 @@ class Learner:
                 self.policy.replay(self.policy.module, rollout, part, with_reference)
                 for part in self.policy.parts(rollout)
             ]
+
+
+def _require_whole_segment(rollout: Rollout, part: Part) -> None:
+    """A ratio of some of a sequence's actions would pass for that of all.
+
+    Raises:
+        ValueError: the policy replays a sequence in pieces.
+    """
+    if part.actions != rollout.all_segments()[part.segment]:
+        raise ValueError(
+            f"actions {part.actions.start} to {part.actions.stop} are no whole segment: a ratio of "
+            "sequences needs all of one in a forward pass (algorithm.ratio_level: token does not)"
+        )
+
+
+def _rows(rollout: Rollout) -> Tensor:
+    """Positions of its samples in the step [B]."""
+    return torch.tensor([one.index for one in rollout.samples])
 
 
 def _truth(rollout: Rollout) -> Tensor:

@@ -204,6 +204,7 @@ class Introspection:
             segments=slices,
             longest=tuple(answer if at % 2 else image for at in range(len(slices))),
             mask=torch.cat(masks, dim=1),
+            ended=self._ended(stories),
             drawings=drawings,
         )
 
@@ -246,6 +247,14 @@ class Introspection:
             self._rows(contexts), tokens.to(self._parts.device), self._text_form, self._is_constant
         )
         return segment, log_probs, own.to(self._parts.device)
+
+    def _ended(self, stories: Sequence[Story]) -> Tensor:
+        """Which segments came to their end: answers with an EOS, and all images [B, 2 K - 1]."""
+        ended = torch.ones(len(stories), 2 * self._config.rounds - 1, dtype=torch.bool)
+        for row, one in enumerate(stories):
+            for number, answer in enumerate(one.answers):
+                ended[row, 2 * number + 1] = answer[-1] == self._parts.conversation.eos
+        return ended
 
     @property
     def _is_constant(self) -> bool:
