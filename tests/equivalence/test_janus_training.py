@@ -15,6 +15,9 @@ from tests.support.runs import make_janus_run, metrics, random_janus_model, trai
 PROPORTIONAL = "train.adam_epsilon=1e-3"
 ZERO2 = ("launch.engine=deepspeed", "launch.zero_stage=2")
 AHEAD = ("train.one_step_off=true", "train.in_flight=store", "rollout.old_log_prob=rollout")
+SEQUENCES = ("algorithm.ratio_level=sequence", "algorithm.clip_range=0.1")
+SEQUENCES += ("algorithm.loss_mean=micro_batch", "algorithm.mask_truncated=true")
+CAPPED = ("algorithm.surrogate=cispo", "algorithm.loss_mean=token", "algorithm.kl_correction=true")
 THREE = ("rollout.introspection.rounds=3", "algorithm.loss_mean=token")
 SETTINGS = {
     "grpo": ("grpo", 1, ()),
@@ -31,6 +34,9 @@ SETTINGS = {
     "v2": ("introspective-v2", 1, ()),
     "v3-three": ("introspective-v3", 1, THREE),
     "v3-three-2": ("introspective-v3", 2, THREE),
+    "sequences": ("introspective-v1", 1, SEQUENCES),
+    "sequences-2": ("introspective-v1", 2, SEQUENCES),
+    "capped-ahead": ("introspective-v1", 1, (*AHEAD, *CAPPED, "algorithm.mask_truncated=true")),
     "edit": ("edit", 1, ("train.inner_epochs=2",)),
     "edit-2": ("edit", 2, ("train.inner_epochs=2",)),
 }
@@ -59,6 +65,7 @@ def _undisturbed(tmp_path_factory: pytest.TempPathFactory):
     [
         *(("grpo-2", "grpo"), ("grpo-zero2-2", "grpo"), ("pair-2", "pair"), ("edit-2", "edit")),
         *(("v1-2", "v1"), ("v1-zero2-2", "v1"), ("v3-three-2", "v3-three")),
+        ("sequences-2", "sequences"),
     ],
 )
 def test_ranks_and_engines_give_the_same_weights(
@@ -75,7 +82,11 @@ def test_ranks_and_engines_give_the_same_weights(
 
 
 @pytest.mark.parametrize(
-    "setting", ["grpo", "grpo-zero2-2", "pair", "pair-ahead", "lora", "v1-ahead", "v2", "edit"]
+    "setting",
+    [
+        *("grpo", "grpo-zero2-2", "pair", "pair-ahead", "lora", "v1-ahead", "capped-ahead"),
+        *("v2", "edit"),
+    ],
 )
 def test_killed_and_resumed_equals_undisturbed(undisturbed, tmp_path: Path, setting: str) -> None:
     whole = undisturbed(setting)

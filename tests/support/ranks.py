@@ -10,13 +10,19 @@ import multiprocessing
 import os
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from typing import TypeVar
 
+from atelier.config.schema import LaunchConfig
+from atelier.training.distributed import World, join_world
 from flows.local_platform.loopback import free_port
 
 WARM = ["deepspeed", "atelier.training.worker", "atelier.rewards.scorers.ocr_engine"]
 SECONDS = 300.0
+
+Result = TypeVar("Result")
 
 
 class Ranks:
@@ -29,17 +35,13 @@ class Ranks:
     """
 
     def __init__(self, arguments: Sequence[str], processes: int, environment: dict[str, str]):
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(WARM)
-        os.environ["DS_ACCELERATOR"] = "cpu"  # read when DeepSpeed is imported
+        context = _warm_context()
         self._folder = tempfile.TemporaryDirectory()
         self._output = Path(self._folder.name) / "output.txt"
-        group = {"WORLD_SIZE": str(processes), "LOCAL_WORLD_SIZE": str(processes)}
-        group |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
         self._printed = ""
         self._ranks = []
-        for rank in map(str, range(processes)):
-            own = {**os.environ, **environment, **group, "RANK": rank, "LOCAL_RANK": rank}
+        for place in _places(processes):
+            own = {**os.environ, **environment, **place}
             one = context.Process(target=_rank, args=(arguments, own, self._output), daemon=True)
             one.start()
             self._ranks.append(one)
@@ -70,6 +72,34 @@ class Ranks:
             one.join()
         self._printed = self.output
         self._folder.cleanup()
+
+
+def on_ranks(function: Callable[[World], Result], processes: int) -> list[Result]:
+    """What a function of a module gives on each of so many ranks that talk to each other (gloo)."""
+    places = _places(processes)
+    with ProcessPoolExecutor(processes, mp_context=_warm_context()) as pool:
+        waiting = [pool.submit(_in_a_world, function, place) for place in places]
+        return [one.result(SECONDS) for one in waiting]
+
+
+def _in_a_world(function: Callable[[World], Result], place: dict[str, str]) -> Result:
+    os.environ.update(place)
+    with join_world(LaunchConfig(device="cpu", threads=1)) as world:
+        return function(world)
+
+
+def _warm_context() -> multiprocessing.context.ForkServerContext:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(WARM)
+    os.environ["DS_ACCELERATOR"] = "cpu"  # read when DeepSpeed is imported
+    return context
+
+
+def _places(processes: int) -> list[dict[str, str]]:
+    """The variables that tell each rank where it is, as torchrun sets them."""
+    group = {"WORLD_SIZE": str(processes), "LOCAL_WORLD_SIZE": str(processes)}
+    group |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    return [{**group, "RANK": rank, "LOCAL_RANK": rank} for rank in map(str, range(processes))]
 
 
 def _rank(arguments: Sequence[str], environment: dict[str, str], output: Path) -> None:

@@ -24,6 +24,7 @@ from atelier.policies.janus.policy import JanusPolicy
 from atelier.policies.sd3.policy import SD3Policy
 from tests.support import random_janus
 from tests.support.runs import untrained_pipeline
+from tests.support.toy_completions import ToyCompletions
 from tests.support.toy_token_policy import ToyTokenPolicy
 
 SOURCE = {"source_scene": to_dict(Scene((SceneObject("circle", "red", (1, 1)),)))}
@@ -81,6 +82,7 @@ POLICIES = {
     "sd3-shared-start": lambda: sd3(noise_level=0.8, shared_start=True),
     "sd3-resolution": lambda: sd3(schedule="resolution_shift", lowest_level=0.02),
     "token": lambda: ToyTokenPolicy(1),
+    "completions": lambda: ToyCompletions(1),
     "janus": janus,
     "janus-lora": lambda: janus({"trainable": "lora", "lora": {"rank": 4, "alpha": 8}}),
     "janus-conditional": lambda: janus(tokens={"log_prob": "conditional"}),
@@ -150,6 +152,33 @@ def test_a_stored_rollout_replays_the_same_bits(policy: Policy) -> None:
     ours, theirs = replayed(policy, rollout), replayed(policy, again)
     assert torch.equal(what_is_trained(ours), what_is_trained(theirs))
     assert torch.equal(as_sampled(rollout, ours), as_sampled(again, theirs))
+
+
+def test_a_token_policy_replays_a_whole_segment_at_once(policy: Policy) -> None:
+    """So that a ratio may be one of a sequence; others have none."""
+    policy.begin_step(1)
+    rollout = policy.rollout(policy.module, samples())
+    if "k3" in policy.kl_forms:
+        found = [(part.segment, part.actions) for part in policy.parts(rollout)]
+        assert found == list(enumerate(rollout.all_segments()))
+    else:
+        assert rollout.ended is None
+
+
+def test_what_has_no_end_used_all_it_had(policy: Policy) -> None:
+    policy.begin_step(2)
+    rollout = policy.rollout(policy.module, samples())
+    again = policy.unpack(rollout.samples, policy.pack(rollout))
+    if rollout.ended is None:
+        assert again.ended is None
+        return
+    assert rollout.ended.shape == (8, len(rollout.all_segments()))
+    assert torch.equal(again.ended, rollout.ended)
+    assert bool((~rollout.ended).any())
+    for segment, ended in enumerate(rollout.ended.T):
+        trained, longest = rollout.trained_count(segment), rollout.longest_segment(segment)
+        assert bool((trained[~ended] == longest).all())
+        assert bool((trained <= longest).all())
 
 
 def test_every_trained_parameter_can_get_a_gradient(policy: Policy) -> None:
