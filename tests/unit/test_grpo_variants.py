@@ -17,7 +17,7 @@ from atelier.algorithms.comparison import Comparison
 from atelier.algorithms.grpo import Grpo
 from atelier.config.schema import RunConfig
 from atelier.data.prompts import Prompt
-from atelier.policies.base import Part, Replay
+from atelier.policies.base import Part, Replay, Rollout
 from atelier.rewards.base import Missing, Score, ScoreBatch, Scores
 from atelier.rewards.reward_set import Reward, RewardSet
 from atelier.tracking.run_directory import RunDirectory
@@ -177,6 +177,34 @@ def test_every_choice_is_the_loop_s(settings: dict) -> None:
     assert difference(plain, found) > 1e-5
     assert all(math.isfinite(one) for one in metrics.values())
     assert before.keys() == metrics.keys()
+
+
+class Watched(ToyCompletions):
+    """Notes what gradient every log-probability got."""
+
+    def __init__(self) -> None:
+        super().__init__(3)
+        self.seen: list[tuple[Rollout, Tensor]] = []
+
+    def replay(self, module, rollout, part, with_reference):
+        replay = super().replay(module, rollout, part, with_reference)
+        replay.log_prob.register_hook(lambda gradient: self.seen.append((rollout, gradient)))
+        return replay
+
+
+def test_the_loop_weighs_a_token_alike_in_every_update() -> None:
+    """Of hardly any learning rate, so that the ratio stays 1 and a gradient is -A times weight."""
+    settings = config(loss_mean="token", train={"learning_rate": 1e-9})
+    scores = experience_of(settings, ALONE, ToyCompletions(3), Brightness()).scores
+    relative = Comparison.of(settings).advantages(scores).values
+    policy = Watched()
+    learned(settings, policy=policy)
+    tokens = sum(int(rollout.mask.sum()) for rollout, _ in policy.seen)
+    assert len(policy.seen) == 4
+    for rollout, gradient in policy.seen:
+        own = relative[[one.index for one in rollout.samples]]
+        wanted = torch.where(rollout.mask, -own * 2 / tokens, 0.0)
+        assert torch.allclose(gradient, wanted, atol=1e-6)
 
 
 def test_the_correction_of_the_kl_is_the_ratio() -> None:
