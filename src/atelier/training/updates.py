@@ -53,11 +53,11 @@ class Learner:
             self.algorithm.advantages(scores, distances) for scores in experience.segments
         ]
         rollouts = self._trained(experience.rollouts)
-        step = self._counted(rollouts, advantages)
+        whole = self._counted(rollouts, advantages)
         for epoch in range(self.config.train.inner_epochs):
             for index, update in enumerate(rollouts):
                 fresh = sampled_by_trained and not (epoch or index)
-                metrics |= self._update(experience.step, update, advantages, step, fresh)
+                metrics |= self._update(experience.step, update, advantages, whole, fresh)
         decay = self.algorithm.behaviour_decay(self.session.updates)
         self.session.move_behaviour(self.engine, decay)
         return {**metrics, "rollout/staleness": float(staleness)}
