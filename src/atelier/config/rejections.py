@@ -34,7 +34,11 @@ Rejections = Iterator[tuple[str, str]]
 LEAST_NOISE = 0.01
 
 # Prompt formats that carry no text to be read in the image.
-_WITHOUT_TARGET = ("plain", "geneval", "unigenbench", *PAIR_SOURCES, *EDIT_SOURCES, "janus_sft")
+_WITHOUT_TARGET = (
+    *("plain", "geneval", "unigenbench", "janus_sft", "mmmg"),
+    *PAIR_SOURCES,
+    *EDIT_SOURCES,
+)
 
 
 def rewards_in_use(rewards: RewardsConfig) -> dict[str, float]:

@@ -26,8 +26,8 @@ class MalformedPredicate(DataError):
     """A dependency that the published scorer would crash on."""
 
     def __init__(self, sample: str, text: str, reason: str) -> None:
-        super().__init__(f"{sample}: dependency {text!r}: {reason}")
-        self.reason = reason
+        self.reason = f"dependency {text!r}: {reason}"
+        super().__init__(f"{sample}: {self.reason}")
 
 
 def parse(text: str, sample: str = "knowledge graph") -> Predicate | None:
