@@ -349,8 +349,8 @@ def _data_rejections(config: RunConfig) -> Rejections:
 def _no_target(config: RunConfig) -> str | None:
     if config.data.source in _WITHOUT_TARGET:
         return f"data.source {config.data.source}"
-    if config.data.source == "scenes" and config.data.scene_task == "edit":
-        return "data.scene_task edit"
+    if config.data.source == "scenes" and config.data.scene_task != "draw":
+        return f"data.scene_task {config.data.scene_task}"
     if config.data.source == "scenes" and config.data.scene_kind == "shapes":
         return "data.scene_kind shapes"
     return None

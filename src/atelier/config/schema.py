@@ -61,10 +61,16 @@ class DataConfig(Section):
     scene_kind: Literal["word", "shapes", "mixed"] = Field(
         "word", description="Kind of scene to sample (source: scenes)."
     )
-    scene_task: Literal["draw", "edit"] = Field(
+    scene_task: Literal["draw", "edit", "graph"] = Field(
         "draw",
-        description="draw: prompts ask for scenes; edit: for a change of one (source: scenes, "
+        description="draw: prompts ask for scenes; edit: for a change of one; graph: for shapes "
+        "and how they stand to each other, with a knowledge graph (source: scenes; edit and graph: "
         "scene_kind: shapes).",
+    )
+    scene_tiers: Annotated[int, Field(ge=1, le=6)] = Field(
+        6,
+        description="Tiers of difficulty that graphs are of, from the easiest of six "
+        "(scene_task: graph).",
     )
     scene_pairs: Fraction = Field(
         0.0,

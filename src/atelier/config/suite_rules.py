@@ -40,12 +40,19 @@ def data_conflicts(data: DataConfig) -> Problems:
         yield "data.unpaired_path", f"is added to pairs: it needs data.source {sources}"
     if data.heldout_source is not None and data.heldout_path is None:
         yield "data.heldout_source", "is the format of data.heldout_path, which is not set"
-    if data.source != "scenes" or data.scene_task != "edit":
+    if data.source != "scenes" or data.scene_task == "draw":
         return
     if data.scene_kind != "shapes":
-        yield "data.scene_task", "edit needs data.scene_kind shapes: words are not edited"
+        words = {"edit": "words are not edited", "graph": "graphs have no words"}
+        yield (
+            "data.scene_task",
+            f"{data.scene_task} needs data.scene_kind shapes: {words[data.scene_task]}",
+        )
     if data.scene_pairs:
-        yield "data.scene_pairs", "edits do not come in pairs (data.scene_task edit)"
+        yield (
+            "data.scene_pairs",
+            f"{data.scene_task}s do not come in pairs (data.scene_task {data.scene_task})",
+        )
 
 
 def suite_conflicts(evaluation: EvaluationConfig, judges: Mapping[str, JudgeConfig]) -> Problems:
@@ -76,7 +83,7 @@ def suite_rejections(config: RunConfig) -> Problems:
             "train.prompts_per_step",
             f"{config.train.prompts_per_step} must be even: training prompts come in pairs",
         )
-    if evaluation.suite == "scenes" and (heldout != "scenes" or data.scene_task == "edit"):
+    if evaluation.suite == "scenes" and (heldout != "scenes" or data.scene_task != "draw"):
         yield "evaluation.suite", "scenes needs data.source scenes, and data.scene_task draw"
     if evaluation.suite == "paircomp":
         yield from _paircomp_rejections(data, evaluation, heldout)
