@@ -23,7 +23,7 @@ from atelier.config.prompt_files import (
 )
 from atelier.config.rewards import JudgedSection, RewardsConfig
 from atelier.config.schema import RolloutConfig, RunConfig, WindowConfig
-from atelier.config.suite_rules import suite_rejections
+from atelier.config.suite_rules import has_graphs, suite_rejections
 from atelier.config.token_rules import token_rejections
 from atelier.config.whole_groups import comparing_rewards, images_together
 from atelier.environments import DECLARED
@@ -261,9 +261,20 @@ def _reward_rejections(config: RunConfig) -> Rejections:
     for name in ("ocr", "vlm_ocr"):
         if getattr(config.rewards, name) is not None and _no_target(config):
             yield f"rewards.{name}", f"needs a text to look for, and {_no_target(config)} has none"
+    yield from _graph_rejections(config)
     for key, function in _named_functions(config.rewards):
         if problem := function_problem(function):
             yield key, problem
+
+
+def _graph_rejections(config: RunConfig) -> Rejections:
+    """Rewards of knowledge graphs beside prompts that surely have none."""
+    data = config.data
+    is_graph = has_graphs(data, data.source)
+    if config.rewards.mmmg is not None and not is_graph and data.source != "deepgen":
+        yield "rewards.mmmg", "needs knowledge graphs: data.source mmmg, or data.scene_task graph"
+    if config.rewards.scene_graph is not None and not (is_graph and data.source == "scenes"):
+        yield "rewards.scene_graph", "needs graphs of scenes: data.scene_task graph"
 
 
 def _named_functions(rewards: RewardsConfig) -> Iterator[tuple[str, str]]:
