@@ -6,7 +6,7 @@ import random
 
 import numpy as np
 import pytest
-from PIL import Image, ImageDraw, ImageFilter
+from PIL import Image, ImageDraw, ImageFilter, ImageFont
 
 from atelier.config.regions import RegionsConfig
 from atelier.data.render import render
@@ -89,6 +89,14 @@ def test_a_word_is_one_region(size):
     for objects in ((), row):
         picture = render(Scene(objects, Word("BCKA", "blue")), size=size)
         assert counter.count(picture) == Regions(len(objects), 1)
+
+
+def test_text_of_a_small_picture_may_be_small():
+    """Less than 20 of 512 pixels high, as 40 of 1024."""
+    picture = Image.new("RGB", (512, 512), "white")
+    font = ImageFont.load_default(size=14)
+    ImageDraw.Draw(picture).text((60, 240), "THE WATER CYCLE", fill="black", font=font)
+    assert ClassicalCounter().count(picture) == Regions(0, 1)
 
 
 def test_shapes_are_no_text():

@@ -84,6 +84,7 @@ def test_the_longest_key_is_meant():
 def test_said_twice():
     assert read_verdicts("- Sun: yes\n- SUN: Yes", ["Sun"]) == {"Sun": True}
     assert published("- Sun: yes\n- SUN: No", ["Sun"]) == {"Sun": False}
+    assert published("- Sun: yes\n- Sun: y", ["Sun"]) == {"Sun": False}, "a letter is a no"
     assert read_verdicts("- Sun: yes\n- SUN: No", ["Sun"]) == {}
 
 
