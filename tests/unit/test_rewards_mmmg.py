@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -225,6 +227,13 @@ def test_what_is_no_scene_graph_is_missing(metadata, reason):
     scorer = SCORERS["scene_graph"](RewardsConfig.model_validate({"scene_graph": {}}).scene_graph)
     (value,) = scored(scorer, metadata=[metadata]).values
     assert reason in value.reason
+
+
+def test_a_service_of_another_reward_needs_none_of_their_packages():
+    """One in an environment of its own imports the registry, and has neither."""
+    code = "import sys, atelier.rewards.registry; print({'scipy', 'networkx'} & {*sys.modules})"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "set()"
 
 
 def test_what_a_version_tells_apart():

@@ -75,12 +75,12 @@ class MmmgScorer(JudgedScorer):
 
     def __init__(self, config: MmmgConfig, judge: SharedJudge) -> None:
         super().__init__(config, judge)
-        self.asking = KnowledgeJudge(config, judge)
+        self._asking = KnowledgeJudge(config, judge)
         self._regioned = Regioned(config.regions, "rewards.mmmg.regions")
 
     @property
     def version(self) -> str:
-        return f"{super().version}/{self.asking.config.parser}/{self._regioned.counter.version}"
+        return f"{super().version}/{self._asking.config.parser}/{self._regioned.counter.version}"
 
     def weights(self) -> Sequence[Path]:
         return self._regioned.counter.weights()
@@ -92,7 +92,7 @@ class MmmgScorer(JudgedScorer):
             for image, metadata in zip(batch.images, batch.metadata, strict=True)
         ]
         places = [place for place, one in enumerate(regions) if not isinstance(one, Missing)]
-        asked = dict(zip(places, self.asking.ask(batch.at(places)), strict=True))
+        asked = dict(zip(places, self._asking.ask(batch.at(places)), strict=True))
         found: list[tuple[Score, Seen]] = []
         for place, own in enumerate(regions):
             if isinstance(own, Missing):
