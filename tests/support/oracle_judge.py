@@ -15,6 +15,7 @@ from atelier.judge.forms import (
 from atelier.judge.questions import answer_of
 from atelier.judge.replies import Failure, Parsed, Reply
 from atelier.rewards.images import drawn_word
+from atelier.rewards.scorers.mmmg import VerdictsForm
 
 CONFIG = JudgeConfig(placement="remote", urls=["http://judge/v1"], model="oracle")
 
@@ -45,6 +46,8 @@ class OracleJudge:
             return "\n".join(f"{label}: {5 if shown else 1}" for label in form.labels)
         if isinstance(form, VerdictForm):
             return f"<answer>Image {1 if _is_red(question.images[0]) else 2} is better</answer>"
+        if isinstance(form, VerdictsForm):
+            return "\n".join(f"- {key}: {'yes' if shown else 'no'}" for key in form.keys)
         assert isinstance(form, JsonForm)
         marks = {"instruction_following": "10" if shown else "0", "identity_preservation": "10"}
         if "perceptual_quality" in form.model.model_fields:

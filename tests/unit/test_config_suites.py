@@ -47,6 +47,29 @@ def test_only_the_suite_that_is_used_needs_its_judge():
         (["data.unpaired_path=x.txt"], "data.unpaired_path", "it needs data.source paircomp or"),
         (["data.heldout_source=plain"], "data.heldout_source", "is not set"),
         (["data.scene_task=edit"], "data.scene_task", "edit needs data.scene_kind shapes"),
+        (["data.scene_task=graph"], "data.scene_task", "graph needs data.scene_kind shapes"),
+        (
+            ["data.scene_task=graph", "data.scene_kind=shapes", "data.scene_pairs=1"],
+            "data.scene_pairs",
+            "graphs do not come in pairs",
+        ),
+        (
+            [JUDGE, "evaluation.mmmg.judge=scene"],
+            "evaluation.mmmg.judge",
+            "answers yes or no only; this suite needs words",
+        ),
+        (["evaluation.mmmg.judge=gone"], "evaluation.mmmg.judge", "is not one of judges"),
+        (
+            ["evaluation.mmmg.regions.counter=sam2"],
+            "evaluation.mmmg.regions.checkpoint",
+            "is required with counter: sam2",
+        ),
+        (
+            ["rewards.scene_graph={regions: {counter: sam2}}"],
+            "rewards.scene_graph.regions.checkpoint",
+            "is required with counter: sam2",
+        ),
+        ([JUDGE, "rewards.mmmg={judge: scene}"], "rewards.mmmg.judge", "answers yes or no only"),
         (
             ["data.scene_task=edit", "data.scene_kind=shapes", "data.scene_pairs=1"],
             "data.scene_pairs",
@@ -70,6 +93,11 @@ def test_settings_that_exclude_each_other(overrides, key, reason):
 
 EDIT = ("data.scene_task=edit", *PAIRS[:1], *PAIRS[2:], *OTHER, "evaluation.suite=editing")
 PAIRED_FILE = ("data.source=paircomp", "data.path=pairs.json")
+MMMG_FILE = ("data.source=mmmg", "data.path=mmmg.json", "evaluation.suite=mmmg", "rewards.ocr=null")
+GRAPHS = (
+    *("data.scene_task=graph", "data.scene_kind=shapes", "rewards.ocr=null"),
+    *("rewards.scene_graph={}", "evaluation.suite=mmmg"),
+)
 
 
 @pytest.mark.parametrize(
@@ -89,12 +117,32 @@ PAIRED_FILE = ("data.source=paircomp", "data.path=pairs.json")
         ([*EDIT, "data.scene_task=draw"], "evaluation.suite", "editing needs held-out edits"),
         ([*EDIT, "evaluation.suite=scenes"], "evaluation.suite", "scenes needs data.source scenes"),
         ([*COMPARED, *PAIRED_FILE], "evaluation.paircomp.judge", "is required"),
+        ([*COMPARED, "evaluation.suite=mmmg"], "evaluation.suite", "mmmg needs held-out knowledge"),
+        ([*OTHER, *MMMG_FILE], "evaluation.mmmg.judge", "is required"),
+        ([*GRAPHS, "evaluation.suite=scenes"], "evaluation.suite", "and data.scene_task draw"),
+        (["rewards.scene_graph={}"], "rewards.scene_graph", "needs graphs of scenes"),
+        (
+            ["judges.j={model: organisation/j}", "rewards.mmmg={judge: j}"],
+            "rewards.mmmg",
+            "needs knowledge graphs",
+        ),
+        ([*GRAPHS, "rewards.ocr={}"], "rewards.ocr", "data.scene_task graph has none"),
         (["data.scene_task=edit", "data.scene_kind=shapes"], "rewards.ocr", "scene_task edit has"),
     ],
 )
 def test_data_that_a_suite_cannot_use(overrides, key, reason):
     with pytest.raises(PlanError, match=f"{key}: .*{reason}"):
         planned(*overrides)
+
+
+def test_graphs_of_scenes_are_a_plan_that_works_and_one_that_a_judge_may_join():
+    assert planned(*GRAPHS).judge_calls == 0
+    judge = "judges.vlm={model: organisation/vlm, placement: remote, urls: [http://h:1/v1]}"
+    joined = planned(*GRAPHS, judge, "rewards.mmmg={judge: vlm}", "evaluation.mmmg.judge=vlm")
+    assert joined.judge_calls == joined.images
+    assert any("in red" in text for text in joined.warnings)
+    easy = planned("data.scene_tiers=2", "evaluation.suite=ocr")
+    assert any("data.scene_tiers" in text for text in easy.warnings)
 
 
 def test_edits_and_pairs_of_scenes_are_plans_that_work():

@@ -22,6 +22,7 @@ PromptFormat = Literal[
     "janus_edit",
     "janus_sft",
     "janus_sft_edit",
+    "mmmg",
 ]
 PromptSource = Literal["scenes", PromptFormat]
 PAIR_SOURCES = ("paircomp", "focusdiff")

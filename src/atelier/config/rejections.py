@@ -23,7 +23,7 @@ from atelier.config.prompt_files import (
 )
 from atelier.config.rewards import JudgedSection, RewardsConfig
 from atelier.config.schema import RolloutConfig, RunConfig, WindowConfig
-from atelier.config.suite_rules import suite_rejections
+from atelier.config.suite_rules import has_graphs, suite_rejections
 from atelier.config.token_rules import token_rejections
 from atelier.config.whole_groups import comparing_rewards, images_together
 from atelier.environments import DECLARED
@@ -34,7 +34,11 @@ Rejections = Iterator[tuple[str, str]]
 LEAST_NOISE = 0.01
 
 # Prompt formats that carry no text to be read in the image.
-_WITHOUT_TARGET = ("plain", "geneval", "unigenbench", *PAIR_SOURCES, *EDIT_SOURCES, "janus_sft")
+_WITHOUT_TARGET = (
+    *("plain", "geneval", "unigenbench", "janus_sft", "mmmg"),
+    *PAIR_SOURCES,
+    *EDIT_SOURCES,
+)
 
 
 def rewards_in_use(rewards: RewardsConfig) -> dict[str, float]:
@@ -257,9 +261,20 @@ def _reward_rejections(config: RunConfig) -> Rejections:
     for name in ("ocr", "vlm_ocr"):
         if getattr(config.rewards, name) is not None and _no_target(config):
             yield f"rewards.{name}", f"needs a text to look for, and {_no_target(config)} has none"
+    yield from _graph_rejections(config)
     for key, function in _named_functions(config.rewards):
         if problem := function_problem(function):
             yield key, problem
+
+
+def _graph_rejections(config: RunConfig) -> Rejections:
+    """Rewards of knowledge graphs beside prompts that surely have none."""
+    data = config.data
+    is_graph = has_graphs(data, data.source)
+    if config.rewards.mmmg is not None and not is_graph and data.source != "deepgen":
+        yield "rewards.mmmg", "needs knowledge graphs: data.source mmmg, or data.scene_task graph"
+    if config.rewards.scene_graph is not None and not (is_graph and data.source == "scenes"):
+        yield "rewards.scene_graph", "needs graphs of scenes: data.scene_task graph"
 
 
 def _named_functions(rewards: RewardsConfig) -> Iterator[tuple[str, str]]:
@@ -345,8 +360,8 @@ def _data_rejections(config: RunConfig) -> Rejections:
 def _no_target(config: RunConfig) -> str | None:
     if config.data.source in _WITHOUT_TARGET:
         return f"data.source {config.data.source}"
-    if config.data.source == "scenes" and config.data.scene_task == "edit":
-        return "data.scene_task edit"
+    if config.data.source == "scenes" and config.data.scene_task != "draw":
+        return f"data.scene_task {config.data.scene_task}"
     if config.data.source == "scenes" and config.data.scene_kind == "shapes":
         return "data.scene_kind shapes"
     return None

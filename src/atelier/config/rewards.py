@@ -11,7 +11,9 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, JsonValue
 
+from atelier.config.mmmg import MmmgMeasure
 from atelier.config.patterns import pattern_problem
+from atelier.config.regions import RegionsConfig
 from atelier.config.sections import (
     Fraction,
     NonNegativeFloat,
@@ -229,6 +231,28 @@ class EditYesNoConfig(JudgedSection, EditQuestions):
         return 2 if self.about == "instruction" else 4  # about as many
 
 
+class MmmgConfig(JudgedSection, MmmgMeasure):
+    """How much of its knowledge graph a judge sees in an image, times how readable the image is
+    (spec qwen 2)."""
+
+    def conflicts(self) -> Iterator[tuple[str, str]]:
+        yield from super().conflicts()
+        yield from self.region_conflicts()
+
+
+class SceneGraphConfig(RewardSection):
+    """The same of graphs of the scene world, by the exact checker in the place of a judge."""
+
+    regions: RegionsConfig = Field(
+        RegionsConfig(read_text=False), description="How regions are counted, for readability."
+    )
+
+    def conflicts(self) -> Iterator[tuple[str, str]]:
+        yield from super().conflicts()
+        for key, problem in self.regions.conflicts():
+            yield f"regions.{key}", problem
+
+
 class ClipConfig(RewardSection):
     """A CLIP model that runs where the reward is scored."""
 
@@ -383,6 +407,12 @@ class RewardsConfig(Section):
     )
     edit_quality: EditQualityConfig | None = Field(
         None, description="A judge's marks for an edited image."
+    )
+    mmmg: MmmgConfig | None = Field(
+        None, description="MMMG: the knowledge that a judge sees, times readability."
+    )
+    scene_graph: SceneGraphConfig | None = Field(
+        None, description="The same of scene graphs, without a judge."
     )
     custom: dict[RewardName, CustomRewardConfig] = Field(
         default={}, description="Rewards of your own, by names of yours."

@@ -18,6 +18,7 @@ from atelier.config.ground_truth import GroundTruthConfig
 from atelier.config.judge import JudgeConfig, JudgeName
 from atelier.config.judged import judge_conflicts
 from atelier.config.learning_rate import ScheduleConfig
+from atelier.config.mmmg import MmmgMeasure
 from atelier.config.objective import LossMean, RatioLevel, SapoConfig, Surrogate
 from atelier.config.policy_parts import Dtype, TextConfig, VaeConfig
 from atelier.config.prompt_files import PromptFormat, PromptSource
@@ -62,10 +63,16 @@ class DataConfig(Section):
     scene_kind: Literal["word", "shapes", "mixed"] = Field(
         "word", description="Kind of scene to sample (source: scenes)."
     )
-    scene_task: Literal["draw", "edit"] = Field(
+    scene_task: Literal["draw", "edit", "graph"] = Field(
         "draw",
-        description="draw: prompts ask for scenes; edit: for a change of one (source: scenes, "
+        description="draw: prompts ask for scenes; edit: for a change of one; graph: for shapes "
+        "and how they stand to each other, with a knowledge graph (source: scenes; edit and graph: "
         "scene_kind: shapes).",
+    )
+    scene_tiers: Annotated[int, Field(ge=1, le=6)] = Field(
+        6,
+        description="Tiers of difficulty that graphs are of, from the easiest of six "
+        "(scene_task: graph).",
     )
     scene_pairs: Fraction = Field(
         0.0,
@@ -476,13 +483,23 @@ class EditingConfig(EditQuestions):
     )
 
 
+class MmmgSuiteConfig(MmmgMeasure):
+    """Suite mmmg: how much of a knowledge graph is shown, times readability (spec qwen 2)."""
+
+    judge: str | None = Field(
+        None,
+        description="Which of `judges` is asked, none that is trained on; default: the exact "
+        "checker scores graphs of scenes.",
+    )
+
+
 class EvaluationConfig(Section):
     """Held-out evaluation, before, during and after training."""
 
-    suite: Literal["ocr", "scenes", "paircomp", "editing"] = Field(
+    suite: Literal["ocr", "scenes", "paircomp", "editing", "mmmg"] = Field(
         "ocr",
         description="ocr: words that are read in the images. scenes: facts that the exact checker "
-        "finds. paircomp: pairs of captions. editing: edited images.",
+        "finds. paircomp: pairs of captions. editing: edited images. mmmg: knowledge graphs.",
     )
     prompts: PositiveInt = Field(256, description="Held-out prompts of baseline and final.")
     periodic_prompts: PositiveInt = Field(64, description="Held-out prompts of a periodic one.")
@@ -500,6 +517,7 @@ class EvaluationConfig(Section):
     )
     paircomp: PairCompConfig = PairCompConfig()
     editing: EditingConfig = EditingConfig()
+    mmmg: MmmgSuiteConfig = MmmgSuiteConfig()
     bootstrap_samples: Annotated[int, Field(ge=1, le=1_000_000)] = Field(
         10_000, description="Resamples of the paired bootstrap intervals."
     )
@@ -511,8 +529,16 @@ class EvaluationConfig(Section):
     @property
     def judge(self) -> str | None:
         """Which of `judges` the suite asks; None where it asks none."""
-        by_suite = {"paircomp": self.paircomp.judge, "editing": self.editing.judge}
-        return by_suite.get(self.suite)
+        return self.judges_of_suites.get(self.suite)
+
+    @property
+    def judges_of_suites(self) -> dict[str, str | None]:
+        """Which each suite that may ask one would ask."""
+        return {
+            "paircomp": self.paircomp.judge,
+            "editing": self.editing.judge,
+            "mmmg": self.mmmg.judge,
+        }
 
 
 class ExportConfig(Section):

@@ -40,24 +40,36 @@ def data_conflicts(data: DataConfig) -> Problems:
         yield "data.unpaired_path", f"is added to pairs: it needs data.source {sources}"
     if data.heldout_source is not None and data.heldout_path is None:
         yield "data.heldout_source", "is the format of data.heldout_path, which is not set"
-    if data.source != "scenes" or data.scene_task != "edit":
+    if data.source != "scenes" or data.scene_task == "draw":
         return
     if data.scene_kind != "shapes":
-        yield "data.scene_task", "edit needs data.scene_kind shapes: words are not edited"
+        words = {"edit": "words are not edited", "graph": "graphs have no words"}
+        yield (
+            "data.scene_task",
+            f"{data.scene_task} needs data.scene_kind shapes: {words[data.scene_task]}",
+        )
     if data.scene_pairs:
-        yield "data.scene_pairs", "edits do not come in pairs (data.scene_task edit)"
+        yield (
+            "data.scene_pairs",
+            f"{data.scene_task}s do not come in pairs (data.scene_task {data.scene_task})",
+        )
 
 
 def suite_conflicts(evaluation: EvaluationConfig, judges: Mapping[str, JudgeConfig]) -> Problems:
     """Key and problem of a suite's judge that cannot be asked."""
-    for suite, name in (
-        ("paircomp", evaluation.paircomp.judge),
-        ("editing", evaluation.editing.judge),
-    ):
+    for key, problem in evaluation.mmmg.region_conflicts():
+        yield f"evaluation.mmmg.{key}", problem
+    for suite, name in evaluation.judges_of_suites.items():
         key = f"evaluation.{suite}.judge"
         if name is not None and name not in judges:
             known = ", ".join(judges) or "none"
             yield key, f"{name!r} is not one of judges (declared: {known})"
+        elif name is not None and suite == "mmmg" and judges[name].placement == "in_process":
+            yield (
+                key,
+                f"{name} is in_process and answers yes or no only; this suite needs words: set "
+                f"judges.{name}.placement to managed or remote",
+            )
     asked = judges.get(evaluation.judge or "")
     if asked is not None and asked.vllm.sleep:
         yield (
@@ -76,7 +88,7 @@ def suite_rejections(config: RunConfig) -> Problems:
             "train.prompts_per_step",
             f"{config.train.prompts_per_step} must be even: training prompts come in pairs",
         )
-    if evaluation.suite == "scenes" and (heldout != "scenes" or data.scene_task == "edit"):
+    if evaluation.suite == "scenes" and (heldout != "scenes" or data.scene_task != "draw"):
         yield "evaluation.suite", "scenes needs data.source scenes, and data.scene_task draw"
     if evaluation.suite == "paircomp":
         yield from _paircomp_rejections(data, evaluation, heldout)
@@ -86,7 +98,13 @@ def suite_rejections(config: RunConfig) -> Problems:
             "evaluation.suite",
             f"editing needs held-out edits: data.source {sources}, or data.scene_task edit",
         )
-    if evaluation.suite in ("paircomp", "editing") and heldout != "scenes" and not evaluation.judge:
+    if evaluation.suite == "mmmg" and not has_graphs(data, heldout):
+        yield (
+            "evaluation.suite",
+            "mmmg needs held-out knowledge graphs: data.source mmmg, or data.scene_task graph",
+        )
+    may_ask = evaluation.suite in evaluation.judges_of_suites
+    if may_ask and heldout != "scenes" and not evaluation.judge:
         yield (
             f"evaluation.{evaluation.suite}.judge",
             f"is required: the exact checker scores scenes only, not {heldout}",
@@ -118,6 +136,11 @@ def _paircomp_rejections(data: DataConfig, evaluation: EvaluationConfig, heldout
 def has_pairs(data: DataConfig, source: str) -> bool:
     """Whether prompts of a source come in pairs."""
     return data.scene_pairs > 0 if source == "scenes" else source in PAIR_SOURCES
+
+
+def has_graphs(data: DataConfig, source: str) -> bool:
+    """Whether prompts of a source have knowledge graphs."""
+    return data.scene_task == "graph" if source == "scenes" else source == "mmmg"
 
 
 def has_edits(data: DataConfig, source: str) -> bool:

@@ -95,6 +95,11 @@ RULES = (
         "data.source: scenes",
     ),
     Rule(
+        ("data.scene_tiers",),
+        lambda config: config.data.source == "scenes" and config.data.scene_task == "graph",
+        "data.scene_task: graph",
+    ),
+    Rule(
         ("algorithm.kl", "algorithm.kl_placement", "algorithm.kl_correction"),
         lambda config: config.algorithm.beta > 0,
         "algorithm.beta above 0",

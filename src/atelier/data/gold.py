@@ -29,6 +29,7 @@ ASPECT_TOLERANCE = 0.5  # in log(width / height)
 PATCH = 20
 
 Floats = NDArray[np.float32]
+Point = tuple[float, float]  # row and column, in shares of the picture
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,11 @@ class FoundShape:
     colour: str
     box: tuple[float, float, float, float]
 
+    @property
+    def centre(self) -> Point:
+        left, top, right, bottom = self.box
+        return (top + bottom) / 2, (left + right) / 2
+
 
 @dataclass(frozen=True)
 class _Mark:
@@ -67,6 +73,10 @@ class _Mark:
     @property
     def noun(self) -> str:
         return f"{self.colour} {self.shape}"
+
+    @property
+    def centre(self) -> Point:
+        return self.row, self.column
 
 
 def check(image: Image.Image | NDArray[np.uint8], scene: Scene) -> GoldResult:
@@ -113,6 +123,19 @@ def check_batch(
     return [check(image, scene) for image, scene in zip(images, scenes, strict=True)]
 
 
+def relation_between(first: Point, second: Point) -> str | None:
+    """How what is centred at one point stands to what is at another: by the longer distance.
+
+    One of "above", "below", "left of", "right of"; None where they are less than half a cell apart.
+    """
+    down, across = second[0] - first[0], second[1] - first[1]
+    if max(abs(down), abs(across)) < 0.5 / GRID:
+        return None
+    if abs(down) > abs(across):
+        return "above" if down > 0 else "below"
+    return "left of" if across > 0 else "right of"
+
+
 def _check_word(letters: list[_Mark], word: Word) -> dict[str, bool]:
     text = word.text
     read = "".join(mark.letter or "?" for mark in letters)
@@ -135,7 +158,8 @@ def _check_objects(objects: list[_Mark], scene: Scene) -> dict[str, bool]:
             [mark for mark in objects if mark.noun == item.noun] for item in scene.objects
         )
         held["relation"] = (
-            len(first) == len(second) == 1 and _relation(first[0], second[0]) == scene.relation
+            len(first) == len(second) == 1
+            and relation_between(first[0].centre, second[0].centre) == scene.relation
         )
     return held
 
@@ -145,15 +169,6 @@ def _check_word_relation(letters: list[_Mark], objects: list[_Mark], scene: Scen
         return False
     gap = float(np.mean([mark.row for mark in objects]) - np.mean([mark.row for mark in letters]))
     return (gap if scene.word_relation == "above" else -gap) > 0.5 / GRID
-
-
-def _relation(first: _Mark, second: _Mark) -> str | None:
-    down, across = second.row - first.row, second.column - first.column
-    if max(abs(down), abs(across)) < 0.5 / GRID:
-        return None
-    if abs(down) > abs(across):
-        return "above" if down > 0 else "below"
-    return "left of" if across > 0 else "right of"
 
 
 def _aligned(text: str, read: str) -> dict[int, int]:

@@ -13,13 +13,14 @@ from typing import Any
 from PIL import Image, ImageOps
 
 from atelier.config.paths import from_root
+from atelier.data import scene_graphs
 from atelier.data.pictures import opaque
 from atelier.data.prompts import Prompt
-from atelier.data.render import REFERENCE_SIZE, render
+from atelier.data.render import REFERENCE_SIZE, render, render_objects
 from atelier.data.scenes import from_dict
 from atelier.errors import DataError
 
-_TRUTH_SCENES = ("target_scene", "scene")
+_TRUTH_SCENES = ("target_scene", "scene", "scene_graph")
 MOST_PIXELS = 8192 * 8192  # of one picture; a larger one is a mistake, or an attack
 _UNREADABLE = (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError)
 
@@ -27,9 +28,9 @@ _UNREADABLE = (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBo
 def ground_truth_image(prompt: Prompt, size: int = REFERENCE_SIZE) -> Image.Image | None:
     """A picture of what the prompt asks for, RGB; None where there is none.
 
-    The file metadata["image"] as it is; else the scene metadata["target_scene"] or ["scene"],
-    drawn with `size` pixels a side and everything centred, so that two scenes that differ in one
-    fact are two pictures that do.
+    The file metadata["image"] as it is; else the scene metadata["target_scene"] or ["scene"], or
+    the graph ["scene_graph"], drawn with `size` pixels a side and everything centred, so that two
+    scenes that differ in one fact are two pictures that do.
 
     Raises:
         DataError: the file is not there any more, or damaged.
@@ -84,6 +85,8 @@ def _picture(
         return _read(Path(path), prompt)
     for scene_key in scene_keys:
         if (scene := metadata.get(scene_key)) is not None:
+            if scene_key == "scene_graph":
+                return render_objects(scene_graphs.from_dict(scene).objects, size=size)
             return render(from_dict(scene), size=size)
     return None
 

@@ -48,6 +48,16 @@ def render(scene: Scene, rng: random.Random | None = None, size: int = 64) -> Im
     return Image.fromarray(_draw(scene, rng, size))
 
 
+def render_objects(
+    objects: Sequence[SceneObject], rng: random.Random | None = None, size: int = 64
+) -> Image.Image:
+    """Draw objects alone, as many as there are; the rest as `render`."""
+    canvas = _paper(size)
+    for item in objects:
+        _draw_object(canvas, item, rng)
+    return Image.fromarray((canvas + 0.5).astype(np.uint8))
+
+
 def render_batch(
     scenes: Sequence[Scene], seeds: Sequence[int] | None = None, size: int = 64
 ) -> NDArray[np.uint8]:
@@ -107,15 +117,20 @@ def _font(font_size: int) -> ImageFont.FreeTypeFont:
 
 
 def _draw(scene: Scene, rng: random.Random | None, size: int) -> NDArray[np.uint8]:
-    if size < REFERENCE_SIZE // 2:
-        raise DataError(f"picture size {size}: at least {REFERENCE_SIZE // 2} pixels")
-    canvas = np.empty((size, size, 3), np.float32)
-    canvas[:] = PAPER
+    canvas = _paper(size)
     if scene.word is not None:
         _draw_word(canvas, scene.word, _word_band(scene, size), rng)
     for item in scene.objects:
         _draw_object(canvas, item, rng)
     return (canvas + 0.5).astype(np.uint8)
+
+
+def _paper(size: int) -> Mask:
+    if size < REFERENCE_SIZE // 2:
+        raise DataError(f"picture size {size}: at least {REFERENCE_SIZE // 2} pixels")
+    canvas = np.empty((size, size, 3), np.float32)
+    canvas[:] = PAPER
+    return canvas
 
 
 def _draw_word(

@@ -7,13 +7,16 @@ from typing import Any, Literal, Protocol
 
 from atelier.data.edit_rows import edit_prompt
 from atelier.data.edits import edit
+from atelier.data.graph_rows import graph_prompt
 from atelier.data.keys import key
 from atelier.data.prompts import Prompt, PromptSet
+from atelier.data.scene_graphs import DISCIPLINES, sample_graph
 from atelier.data.scene_pairs import difference, partner
 from atelier.data.scenes import Kind, Scene, Split, prompt, sample_scene, to_dict
 from atelier.errors import DataError
+from atelier.mmmg.benchmark import TIERS
 
-Task = Literal["draw", "edit"]
+Task = Literal["draw", "edit", "graph"]
 FRUITLESS_DRAWS = 500  # so many in a row without a new prompt: there are no more
 
 
@@ -24,6 +27,8 @@ class ScenesConfig(Protocol):
     def scene_kind(self) -> Kind: ...
     @property
     def scene_task(self) -> Task: ...
+    @property
+    def scene_tiers(self) -> int: ...
     @property
     def scene_pairs(self) -> float: ...
     @property
@@ -36,11 +41,12 @@ class ScenesConfig(Protocol):
 
 def scene_table(config: ScenesConfig, split: Split) -> PromptSet:
     """The table of a split: first the pairs, `scene_pairs` of the prompts, then single prompts; or
-    edits alone (`scene_task`).
+    edits or graphs alone (`scene_task`).
 
     Without pairs the first n of a larger set are the set of n. Metadata: "scene", "target" (its
     word, where it has one), and of a pair those of `rows` and "category", what is different; of an
-    edit those of `edit_rows`. An edit is of the split of the scene that it changes.
+    edit those of `edit_rows`, of a graph those of `graph_rows`. An edit is of the split of the
+    scene that it changes. Graphs take turns through tiers and disciplines.
 
     Raises:
         DataError: there are not so many different prompts.
@@ -69,6 +75,15 @@ def scene_table(config: ScenesConfig, split: Split) -> PromptSet:
 
     if config.scene_task == "edit":
         draw("scene edit", wanted, lambda rng: [_edit(config.scene_kind, split, rng)])
+        return PromptSet(tuple(found), split)
+    if config.scene_task == "graph":
+        cells = [(tier, one) for tier in TIERS[: config.scene_tiers] for one in DISCIPLINES]
+
+        def next_graph(rng: random.Random) -> list[Prompt]:
+            cell = cells[len(found) % len(cells)]
+            return [graph_prompt(sample_graph(rng, *cell, split))]
+
+        draw("scene graph", wanted, next_graph)
         return PromptSet(tuple(found), split)
     draw("scene pair", 2 * pairs, lambda rng: _pair(config.scene_kind, split, rng))
     draw("scene", wanted, lambda rng: [_single(sample_scene(rng, config.scene_kind, split))])

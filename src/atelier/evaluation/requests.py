@@ -55,12 +55,19 @@ def _pairs(prompts: Sequence[Prompt]) -> list[Prompt]:
     return [one for pair in whole_pairs(prompts) for one in pair]
 
 
+# What the tables of MMMG need, beside the graph.
+_GRAPH = {"knowledge_graph", "tier", "discipline"}
 # Suites that do not want every prompt: which they do, and what those are called.
 _WANTED: dict[str, Callable[[Sequence[Prompt]], list[Prompt]]] = {
     "paircomp": _pairs,
     "editing": lambda prompts: [one for one in prompts if is_edit(one)],
+    "mmmg": lambda prompts: [one for one in prompts if one.metadata.keys() >= _GRAPH],
 }
-_KIND = {"paircomp": "one of a pair", "editing": "an instruction for an edit"}
+_KIND = {
+    "paircomp": "one of a pair",
+    "editing": "an instruction for an edit",
+    "mmmg": "one with a knowledge graph",
+}
 
 
 def _name(config: EvaluationConfig, index: int, prompt: Prompt, number: int) -> str:

@@ -50,14 +50,14 @@ class Suite:
 
     name: str
     score: Callable[[Images, Sequence[ImageRequest], EvaluationConfig, SuiteJudge | None], Scored]
-    unit: Literal["prompt", "pair"] = "prompt"
+    unit: Literal["prompt", "pair", "tiered prompt"] = "prompt"
     files: Callable[[Rows], Mapping[str, str]] = field(default=lambda rows: {})
 
 
 def row(request: ImageRequest, image: NDArray[np.uint8]) -> dict[str, Any]:
     """What a row of every suite says: who the image is, and statistics that show hacked rewards."""
     prompt = request.prompt
-    kept = ("target", "pair", "caption", "category")
+    kept = ("target", "pair", "caption", "category", "tier", "discipline", "key")
     return {
         "prompt_id": prompt.prompt_id,
         "dataset_id": prompt.dataset_id,

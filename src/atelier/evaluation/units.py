@@ -36,7 +36,7 @@ def units_of(rows: Sequence[Row], unit: str, metrics: Collection[str]) -> list[U
     """The units of the rows, in the order in which they come first.
 
     Args:
-        unit: "prompt" or "pair".
+        unit: "prompt", "pair", or "tiered prompt": a prompt whose tier is its stratum.
         metrics: columns of the rows whose mean over the unit's images is a value of it; only over
             those that have one.
     """
@@ -67,9 +67,15 @@ def _by_pair(rows: Sequence[Row], metrics: Collection[str]) -> list[Unit]:
     ]
 
 
+def _by_tier(rows: Sequence[Row], metrics: Collection[str]) -> list[Unit]:
+    tiers = {(row.get("dataset_id"), row["prompt_id"]): row.get("tier") for row in rows}
+    return [Unit(one.key, one.values, tiers[one.key]) for one in _by_prompt(rows, metrics)]
+
+
 _UNITS: dict[str, Callable[[Sequence[Row], Collection[str]], list[Unit]]] = {
     "prompt": _by_prompt,
     "pair": _by_pair,
+    "tiered prompt": _by_tier,
 }
 
 

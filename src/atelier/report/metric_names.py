@@ -19,14 +19,26 @@ LABELS = {
     "gold_edited": "Edits by gold (geometric mean of following and preserving)",
     "gold_following": "Following by gold",
     "gold_preserving": "Preserving by gold",
+    "judge_mmmg": "MMMG by the judge (readability times fidelity by Dice)",
+    "judge_official": "MMMG by the judge, official fidelity",
+    "judge_fidelity": "Knowledge fidelity by the judge",
+    "judge_node_jaccard": "Elements by the judge (Jaccard)",
+    "judge_edge_jaccard": "Dependencies by the judge (Jaccard)",
+    "gold_mmmg": "MMMG by gold (readability times fidelity by Dice)",
+    "gold_official": "MMMG by gold, official fidelity",
+    "gold_fidelity": "Knowledge fidelity by gold",
+    "gold_node_jaccard": "Elements by gold (Jaccard)",
+    "gold_edge_jaccard": "Dependencies by gold (Jaccard)",
+    "readability": "Readability (1 up to 70 regions)",
+    "regions": "Regions",
     "gold": "Gold: facts confirmed by the exact checker",
     "facts": "Confirmed facts",
     "dark_share": "Dark pixels",
     "edge_density": "Edges",
     "color_entropy": "Colour entropy (bits)",
 }
-# Image statistics have no better or worse: they are there to notice a hacked reward.
-_NEITHER = frozenset({"dark_share", "edge_density", "color_entropy"})
+# Counts and image statistics have no better or worse: they are there to notice a hacked reward.
+_NEITHER = frozenset({"regions", "dark_share", "edge_density", "color_entropy"})
 _ORDER = {name: index for index, name in enumerate(LABELS)}
 
 

@@ -22,6 +22,7 @@ PICTURE_NOTES = {
     "scenes": "the facts that do not hold, and 1 where all do",
     "paircomp": "its score against its own caption",
     "editing": "what is wrong, and the geometric mean of following and preserving",
+    "mmmg": "what is not shown, and readability times knowledge fidelity",
 }
 
 

@@ -23,7 +23,9 @@ from atelier.rewards.scorers.edit_yes_no import EditYesNoScorer
 from atelier.rewards.scorers.geneval_reward import GenevalScorer
 from atelier.rewards.scorers.jpeg import JpegCompressibility, JpegIncompressibility
 from atelier.rewards.scorers.judges import SharedJudge, Tracing, shared_judges
+from atelier.rewards.scorers.mmmg import MmmgScorer
 from atelier.rewards.scorers.ocr import OcrScorer
+from atelier.rewards.scorers.scene_graph import SceneGraphScorer
 from atelier.rewards.scorers.unified_reward import UnifiedRewardScorer
 from atelier.rewards.scorers.unified_reward_think import UnifiedRewardThinkScorer
 from atelier.rewards.scorers.vlm_ocr import VlmOcrScorer
@@ -40,6 +42,7 @@ SCORERS: dict[str, Callable[[Any], Scorer]] = {
     "geneval": GenevalScorer,
     "format": FormatScorer,
     "length": LengthScorer,
+    "scene_graph": SceneGraphScorer,
 }
 # Those that ask a judge.
 JUDGED: dict[str, Callable[[Any, SharedJudge], Scorer]] = {
@@ -49,6 +52,7 @@ JUDGED: dict[str, Callable[[Any, SharedJudge], Scorer]] = {
     "unified_reward_think": UnifiedRewardThinkScorer,
     "edit_yes_no": EditYesNoScorer,
     "edit_quality": EditQualityScorer,
+    "mmmg": MmmgScorer,
 }
 
 

@@ -10,6 +10,7 @@ from atelier.data.readers import (
     geneval,
     janus_edit,
     janus_sft,
+    mmmg,
     ocr_text,
     paircomp,
     plain,
@@ -29,6 +30,7 @@ READERS: dict[str, Callable[[Path], list[Prompt]]] = {
     "janus_edit": janus_edit.read,
     "janus_sft": janus_sft.read,
     "janus_sft_edit": janus_edit.read_sft,
+    "mmmg": mmmg.read,
 }
 
 

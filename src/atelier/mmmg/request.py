@@ -1,0 +1,61 @@
+"""What a judge is asked about a picture (Atelier's words; spec qwen 2.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from atelier.mmmg.graphs import KnowledgeGraph
+
+_TEXT = """\
+You see a picture that is meant to teach something. First describe it, then check it against a list.
+
+1. Description
+Describe everything that the picture shows: every object, label, number, arrow, colour and place,
+and how they are arranged. Be complete, and say what is illegible or unclear.
+
+2. Verdicts
+Below are elements, and dependencies between elements. For each of them say yes or no. Yes means
+that the picture itself shows it explicitly, clearly and unambiguously, correctly as to the facts,
+and legibly. Everything else is no: what you could only infer, what you know from elsewhere, what is
+cut off, garbled, misspelt or wrong. When in doubt, no.
+
+What a picture must show of a dependency:
+- Defines(a, b): a illustrates or explains what b is.
+- Contains(a, b): b is visibly a part of a, or inside it.
+- Requires(a, b): that a needs or uses b can be seen.
+- Entails(a, b): that a leads to b or involves it can be seen.
+- Causes(a, b): that a brings b about can be seen, for example by an arrow from a to b.
+- TemporalOrder(a, b): that a comes before b can be seen, by order, flow or numbering.
+Change(x) is a change of x: it must be seen that x changes.
+
+Elements:
+{elements}
+
+Dependencies:
+{dependencies}
+
+What the dependencies mean here:
+{annotation}
+
+Form of the answer: the description under the heading "Description", then under the heading
+"Verdicts" one line for each element and each dependency, copied word for word as above:
+- element: yes
+- dependency: no, with a brief reason
+Leave none out, and write nothing after the last one."""
+
+
+def request_text(known: KnowledgeGraph, annotation: str = "") -> str:
+    """The text beside the picture.
+
+    Args:
+        annotation: explains the dependencies; may be empty.
+    """
+    return _TEXT.format(
+        elements=_listed(known.elements),
+        dependencies=_listed(known.dependencies),
+        annotation=annotation.strip() or "(nothing more is said)",
+    )
+
+
+def _listed(keys: Iterable[str]) -> str:
+    return "\n".join(f"- {key}" for key in dict.fromkeys(keys)) or "- (none)"

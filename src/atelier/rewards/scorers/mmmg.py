@@ -1,0 +1,158 @@
+"""Reward `mmmg`: how much of its knowledge graph an image shows, times how readable it is.
+
+A judge is asked once for verdicts of all elements and dependencies (spec qwen 2.2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from atelier.config.judge import JudgeConfig
+from atelier.config.mmmg import MmmgMeasure
+from atelier.config.rewards import MmmgConfig
+from atelier.judge.answers import read_text
+from atelier.judge.questions import Answer, Question
+from atelier.judge.replies import Failure, Parsed, Reply, excerpt
+from atelier.mmmg.graphs import KnowledgeGraph
+from atelier.mmmg.replies import published, read_verdicts
+from atelier.mmmg.request import request_text
+from atelier.mmmg.scores import Fidelity, fidelity
+from atelier.rewards.base import Missing, Score, ScoreBatch, Scores
+from atelier.rewards.scorers.judged import JudgedScorer, missing, red_circle, words
+from atelier.rewards.scorers.judges import SharedJudge
+from atelier.rewards.scorers.knowledge import (
+    Regioned,
+    Sample,
+    Seen,
+    mean_fidelity,
+    sample_of,
+    scored,
+)
+
+
+@dataclass(frozen=True)
+class VerdictsForm:
+    """A verdict of each key, a line each. Numbers: none; the value is a mapping, see replies.py.
+
+    With the strict parser a reply that lacks too many goes back to the judge once.
+    """
+
+    keys: tuple[str, ...]
+    parser: Literal["strict", "published"] = "strict"
+    min_judged_share: float = 1.0
+
+    def request(self, config: JudgeConfig) -> dict[str, Any]:
+        return {}
+
+    def read(self, reply: Reply) -> Parsed[Any] | Failure:
+        text = read_text(reply)
+        if isinstance(text, Failure):
+            return text
+        if self.parser == "published":
+            return Parsed(published(text.value, self.keys), reply)
+        verdicts = read_verdicts(text.value, self.keys)
+        lacking = [key for key in self.keys if key not in verdicts]
+        if not verdicts or len(verdicts) < self.min_judged_share * len(self.keys):
+            which = f"{len(lacking)} of {len(self.keys)}, such as {excerpt(lacking[0])}"
+            return Failure(f"no line with one verdict for {which}", reply, repairable=True)
+        return Parsed(verdicts, reply)
+
+    def numbers(self, value: Any) -> dict[str, float]:
+        return {}
+
+
+class MmmgScorer(JudgedScorer):
+    """Readability times knowledge fidelity by Dice, in [0, 1].
+
+    Details: regions, readability; dice, official, node_jaccard, edge_jaccard, means over the
+    measurements; of the first of them shown, not_shown and unjudged; what the judge said.
+    """
+
+    name = "mmmg"
+
+    def __init__(self, config: MmmgConfig, judge: SharedJudge) -> None:
+        super().__init__(config, judge)
+        self._asking = KnowledgeJudge(config, judge)
+        self._regioned = Regioned(config.regions, "rewards.mmmg.regions")
+
+    @property
+    def version(self) -> str:
+        return f"{super().version}/{self._asking.config.parser}/{self._regioned.counter.version}"
+
+    def weights(self) -> Sequence[Path]:
+        return self._regioned.counter.weights()
+
+    def score(self, batch: ScoreBatch) -> Scores:
+        # Regions first: what cannot be scored is not paid for.
+        regions = [
+            one if isinstance(one := sample_of(metadata), Missing) else self._regioned.of(image)
+            for image, metadata in zip(batch.images, batch.metadata, strict=True)
+        ]
+        places = [place for place, one in enumerate(regions) if not isinstance(one, Missing)]
+        asked = dict(zip(places, self._asking.ask(batch.at(places)), strict=True))
+        found: list[tuple[Score, Seen]] = []
+        for place, own in enumerate(regions):
+            if isinstance(own, Missing):
+                found.append((own, {}))
+                continue
+            faithful, said = asked[place]
+            value, seen = scored(own, faithful)
+            found.append((value, said | seen))
+        return Scores(self.name, [value for value, _ in found], [seen for _, seen in found])
+
+    def golden(self) -> tuple[ScoreBatch, Sequence[float], float]:
+        """A red circle, asked about as such and as a blue square."""
+        nouns = ["red circle", "blue square"]
+        batch = ScoreBatch(
+            images=[red_circle(size=256)] * 2,
+            prompts=[f"a {noun}" for noun in nouns],
+            metadata=[{"knowledge_graph": {"elements": [noun]}} for noun in nouns],
+            group_ids=[0, 1],
+        )
+        return batch, [1.0, 0.0], 0.45
+
+
+class KnowledgeJudge:
+    """Asks a judge which parts of their knowledge graphs pictures show."""
+
+    def __init__(self, config: MmmgMeasure, judge: SharedJudge) -> None:
+        self.config = config
+        self._judge = judge
+
+    def ask(self, batch: ScoreBatch) -> list[tuple[Fidelity | Missing, Seen]]:
+        """The fidelity of each picture, and what the judge said of it."""
+        samples = [sample_of(metadata) for metadata in batch.metadata]
+        questions = [
+            self._question(one, image)
+            for one, image in zip(samples, batch.images, strict=True)
+            if isinstance(one, Sample)
+        ]
+        answers = iter(self._judge.ask(questions))
+        return [
+            self._read(one, next(answers)) if isinstance(one, Sample) else (one, {})
+            for one in samples
+        ]
+
+    def _question(self, sample: Sample, image: Any) -> Question:
+        config = self.config
+        form = VerdictsForm(sample.known.keys, config.parser, config.min_judged_share)
+        return Question(request_text(sample.known, sample.annotation), form, [image])
+
+    def _read(self, sample: Sample, answer: Answer) -> tuple[Fidelity | Missing, Seen]:
+        said: Seen = {"judge": words(answer)}
+        if answer.missing is not None:
+            return missing(answer), said
+        measured = [fidelity(sample.known, one, sample.name) for one in answer.values]
+        return mean_fidelity(measured), said | parts(sample.known, answer.values[0])
+
+
+def parts(known: KnowledgeGraph, verdicts: Mapping[str, bool]) -> Seen:
+    """The keys that are shown, that are not, and that have no verdict."""
+    return {
+        "shown": [key for key in known.keys if verdicts.get(key) is True],
+        "not_shown": [key for key in known.keys if verdicts.get(key) is False],
+        "unjudged": [key for key in known.keys if key not in verdicts],
+    }
