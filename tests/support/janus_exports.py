@@ -1,25 +1,29 @@
-"""Tiny Janus checkpoints on disk, and what a run that trained them would hand to the export."""
+"""Tiny Janus checkpoints on disk, and what is expected of their exports."""
 
 from __future__ import annotations
 
-from functools import cache
+import json
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
-from torch import Tensor
 
 from atelier.config.schema import RunConfig
-from atelier.data.prompts import Prompt
-from atelier.export.card import Provenance
-from atelier.export.families import family_of
-from atelier.export.formats import ExportRequest
-from atelier.policies.janus.policy import JanusPolicy
+from atelier.policies.janus.original_layout import to_original
+from tests.support import exports
+from tests.support.exports import nudged, renamed, truncated, without_file, without_tensor
 from tests.support.random_janus import Sizes, build_model, build_processor
 
-PROMPTS = [Prompt(0, 0, "a red circle"), Prompt(1, 0, " a blue square and a red circle ")]
-RANK, ALPHA = 4, 16
+ADAPTER, WEIGHTS = "adapter_model.safetensors", "model.safetensors"
+ADAPTER_TENSORS = 2 * 2 * 7  # two layers of seven targets
+ADAPTER_CARD = (
+    "license: mit",
+    "library_name: peft",
+    "PeftModel.from_pretrained(model",
+    "100.0% of the likeliest tokens are the trainer's",
+)
+MERGED_CARD = ("library_name: transformers", "with plain transformers")
+VERIFIED = ("28 tensors loaded", "log-probabilities of image tokens within")
 
 
 def save_base(
@@ -40,55 +44,90 @@ def save_base(
 
 
 def run_config(path: Path, trainable: str, **sections: Any) -> RunConfig:
-    """Of a run that trains the checkpoint at `path`."""
-    policy = {
-        "family": "janus",
-        "path": str(path),
-        "trainable": trainable,
-        "lora": {"rank": RANK, "alpha": ALPHA},
-        **sections.pop("policy", {}),
-    }
-    return RunConfig.model_validate(
-        {
-            "policy": policy,
-            "algorithm": {"kl": "k3"},
-            "evaluation": {"guidance_scale": 3.0},
-            "launch": {"device": "cpu", "threads": 1},
-            **sections,
-        }
-    )
+    drawing = {"algorithm": {"kl": "k3"}, "evaluation": {"guidance_scale": 3.0}}
+    return exports.run_config("janus", path, trainable, **{**drawing, **sections})
 
 
-def trained(config: RunConfig, scale: float = 0.02) -> dict[str, Tensor]:
-    """Trained tensors by the trainer's names: each value moved by noise of `scale`."""
-    return dict(_trained(config.model_dump_json(), scale))
+# Every way to train and to store ------------------------------------------------------------------
 
 
-@cache
-def _trained(text: str, scale: float) -> dict[str, Tensor]:
-    config = RunConfig.model_validate_json(text)
-    policy = JanusPolicy.load(config, "cpu")
-    generator = torch.Generator().manual_seed(1)
-    return {
-        name: value.detach() + scale * torch.randn(value.shape, generator=generator)
-        for name, value in policy.trainable().items()
-    }
+def small_shards(folder: Path) -> RunConfig:
+    return run_config(save_base(folder / "base", shard="200KB"), "lora")
 
 
-def request_for(config: RunConfig, scale: float = 0.02) -> ExportRequest:
-    """All an export is a function of."""
-    family, tensors = family_of("janus"), trained(config, scale)
-    return ExportRequest(
-        base=family.base_of(config.policy),
-        tensors=family.base_names(tensors),
-        lora=config.policy.lora if config.policy.trainable == "lora" else None,
-        config=config.export,
-        reference=family.make_reference(config, tensors, PROMPTS, "cpu"),
-        provenance=Provenance(recipe="tiny/test", seed=0),
-    )
+def tied_in_full(folder: Path) -> RunConfig:
+    return run_config(save_base(folder / "base", Sizes(tied=True)), "full")
 
 
-def stored(folder: Path) -> dict[str, Tensor]:
-    """All tensors of a directory's safetensors."""
-    files = sorted(folder.glob("*.safetensors"))
-    return {name: value for file in files for name, value in load_file(file).items()}
+def trained_in_full(folder: Path) -> RunConfig:
+    return run_config(save_base(folder / "base"), "full")
+
+
+def introspecting(folder: Path) -> RunConfig:
+    """The text head of its own is trained too."""
+    return run_config(save_base(folder / "base"), "full", rollout={"kind": "introspect"})
+
+
+def sixteen_bit_base(folder: Path) -> RunConfig:
+    return run_config(save_base(folder / "base", dtype=torch.bfloat16), "lora")
+
+
+def file_of_weights(folder: Path) -> RunConfig:
+    layout = save_base(folder / "layout", Sizes(tied=True))
+    torch.save(to_original(build_model(seed=9).state_dict()), folder / "start.pth")
+    return run_config(folder / "start.pth", "full", policy={"layout": str(layout)})
+
+
+def in_bfloat16(folder: Path) -> RunConfig:
+    return run_config(save_base(folder / "base"), "full", export={"dtype": "bfloat16"})
+
+
+WAYS = (
+    small_shards,
+    tied_in_full,
+    trained_in_full,
+    introspecting,
+    sixteen_bit_base,
+    file_of_weights,
+    in_bfloat16,
+)
+
+
+# Sabotage -----------------------------------------------------------------------------------------
+
+
+def facts(folder: Path, name: str = "config.json") -> dict[str, Any]:
+    held: dict[str, Any] = json.loads((folder / name).read_text())
+    return held
+
+
+def change(folder: Path, name: str = "config.json", **values: Any) -> None:
+    (folder / name).write_text(json.dumps({**facts(folder, name), **values}))
+
+
+def other_alpha(path: Path) -> None:
+    change(path, "adapter_config.json", lora_alpha=2 * exports.ALPHA)
+
+
+def rounded_when_loaded(path: Path) -> None:
+    change(path, dtype="bfloat16")
+
+
+def without_marks(path: Path) -> None:
+    change(path, "generation_config.json", generation_kwargs=None)
+
+
+_BIAS = "model.vision_model.encoder.layers.0.mlp.fc1.bias"
+# What is changed: of which format, and what the clean process then says.
+SABOTAGE = {
+    "adapter nudged": (nudged(ADAPTER, by=1e-4), "adapter", "weights are not those"),
+    # peft loads it without a word, and adapts nothing.
+    "adapter renamed": (renamed(ADAPTER, ".layers.", ".blocks."), "adapter", "weights are not"),
+    "adapter with another alpha": (other_alpha, "adapter", "alpha"),
+    "weight nudged": (nudged(WEIGHTS, _BIAS), "merged", "weights are not those"),
+    "weight missing": (without_tensor(WEIGHTS, "lm_head.weight"), "merged", "does not load"),
+    "weights cut short": (truncated(WEIGHTS), "merged", "does not load"),
+    "rounded when loaded": (rounded_when_loaded, "merged", "weights are not those"),
+    "no marks": (without_marks, "merged", "does not load and run with transformers"),
+    "no tokenizer": (without_file("tokenizer.json"), "merged", "does not load"),
+}

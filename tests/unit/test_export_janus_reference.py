@@ -5,7 +5,6 @@ The family's part of the clean process runs in this one here.
 
 from __future__ import annotations
 
-import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -15,20 +14,28 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from safetensors.torch import load_file, save_file
 
 from atelier.errors import CheckpointError
 from atelier.export.adapter import export_adapter
 from atelier.export.clean_process import of_janus
+from atelier.export.clean_process.arrived import arrived
 from atelier.export.clean_process.digests import tensors_digest
 from atelier.export.families import family_of
 from atelier.export.formats import ExportRequest
-from atelier.export.janus.reference import TokenReference, greedy_equal, load_reference
+from atelier.export.janus.reference import TokenReference, greedy_equal
 from atelier.export.merged import export_merged
 from atelier.export.record import ExportRecord, WrittenWeights
 from atelier.export.reference import Difference, Differences
 from atelier.export.tolerances import require_same
-from tests.support.janus_exports import PROMPTS, request_for, run_config, save_base, trained
+from tests.support.exports import (
+    PROMPTS,
+    Sabotage,
+    request_for,
+    rewrite,
+    trained,
+    without_tensor,
+)
+from tests.support.janus_exports import WEIGHTS, other_alpha, run_config, save_base
 
 SCALE = 3.0
 
@@ -116,7 +123,7 @@ def test_a_reference_comes_back_as_it_was(
     reference = requests["full"].reference
     assert isinstance(reference, TokenReference)
     reference.save(tmp_path / "folder" / "file")
-    again = load_reference(tmp_path / "folder" / "file")
+    again = TokenReference.load(tmp_path / "folder" / "file")
     assert (again.prompts, again.tokens, again.call) == (
         reference.prompts,
         reference.tokens,
@@ -148,7 +155,7 @@ def test_what_training_computed_in_does_not_matter(
 def test_what_is_no_reference_is_told(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "file").write_bytes(content)
     with pytest.raises(CheckpointError, match="file: not the reference of an export"):
-        load_reference(tmp_path / "file")
+        TokenReference.load(tmp_path / "file")
 
 
 # Plain transformers -----------------------------------------------------------------------------
@@ -164,7 +171,7 @@ def test_plain_transformers_reproduces_the_trainer(
     folder, weights = written[how]
     kind = "adapter" if how == "adapter" else "merged"
     loaded = of_janus.load(job(folder, base, kind))
-    tensors, scaling = of_janus.trained_part(loaded, kind)
+    tensors, scaling = arrived(of_janus, loaded, kind)
     assert (len(tensors), scaling) == (weights.tensors, weights.scaling)
     assert tensors_digest(tensors) == weights.digest
     reference = requests["full" if how == "full" else "lora"].reference
@@ -175,53 +182,50 @@ def test_plain_transformers_reproduces_the_trainer(
     assert found.greedy == 1
 
 
-def test_the_base_in_place_of_the_export_is_caught(
-    base: Path,
-    requests: dict[str, ExportRequest],
-    written: dict[str, tuple[Path, WrittenWeights]],
-    tmp_path: Path,
-) -> None:
-    copy = Path(shutil.copytree(base, tmp_path / "copy"))
-    shutil.copy(written["full"][0] / "reference.safetensors", copy)
-    found = requests["full"].reference.compare(reproduced(copy, base, "merged"))
-    with pytest.raises(CheckpointError, match=r"log-probabilities .* differ from the trainer's"):
-        require_same(copy, record(), found)
-    assert found.greedy is not None
-    assert found.greedy < 1
+def the_base(folder: Path) -> None:
+    """In place of the export."""
+    shutil.copy(save_base(folder / "base") / WEIGHTS, folder)
 
 
-def test_a_small_change_of_what_sees_codes_is_caught(
-    base: Path,
-    requests: dict[str, ExportRequest],
-    written: dict[str, tuple[Path, WrittenWeights]],
-    tmp_path: Path,
-) -> None:
-    """One row of one table, as much as training moved it."""
-    copy = Path(shutil.copytree(written["full"][0], tmp_path / "copy"))
-    weights = load_file(copy / "model.safetensors")
-    reference = requests["full"].reference
-    assert isinstance(reference, TokenReference)
-    weights["model.generation_embeddings.weight"][reference.codes[0, 0]] += 0.02
-    save_file(weights, copy / "model.safetensors", {"format": "pt"})
-    found = reference.compare(reproduced(copy, base, "merged"))
-    with pytest.raises(CheckpointError, match="log-probabilities"):
-        require_same(copy, record(), found)
+CODE_TABLE = "model.generation_embeddings.weight"
 
 
-def test_another_image_decoder_is_caught(
-    base: Path,
-    requests: dict[str, ExportRequest],
-    written: dict[str, tuple[Path, WrittenWeights]],
-    tmp_path: Path,
-) -> None:
+def row_of_a_table(folder: Path) -> None:
+    """As much as training moved it, of a code that was drawn."""
+    drawn = TokenReference.load(folder / "reference.safetensors").codes[0, 0]
+    rewrite(folder / WEIGHTS, lambda tensors, _: tensors[CODE_TABLE][drawn].add_(0.02))
+
+
+def image_decoder(folder: Path) -> None:
     """It is not trained: only the images tell."""
+    name = "model.vqmodel.decoder.conv_out.bias"
+    rewrite(folder / WEIGHTS, lambda tensors, _: tensors[name].add_(0.1))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (the_base, r"log-probabilities .* differ from the trainer's"),
+        (row_of_a_table, "log-probabilities"),
+        (image_decoder, r"images differ .* by up to 1[23]/255"),
+    ],
+)
+def test_other_weights_are_caught(
+    base: Path,
+    requests: dict[str, ExportRequest],
+    written: dict[str, tuple[Path, WrittenWeights]],
+    tmp_path: Path,
+    change: Sabotage,
+    said: str,
+) -> None:
     copy = Path(shutil.copytree(written["full"][0], tmp_path / "copy"))
-    weights = load_file(copy / "model.safetensors")
-    weights["model.vqmodel.decoder.conv_out.bias"] += 0.1
-    save_file(weights, copy / "model.safetensors", {"format": "pt"})
+    change(copy)
     found = requests["full"].reference.compare(reproduced(copy, base, "merged"))
-    with pytest.raises(CheckpointError, match=r"images differ .* by up to 1[23]/255"):
+    with pytest.raises(CheckpointError, match=said):
         require_same(copy, record(), found)
+    if change is the_base:
+        assert found.greedy is not None
+        assert found.greedy < 1
 
 
 def test_a_tokenizer_that_reads_otherwise_is_told(
@@ -234,25 +238,28 @@ def test_a_tokenizer_that_reads_otherwise_is_told(
         reproduced(copy, base, "merged")
 
 
+def one_more(folder: Path) -> None:
+    extra = {"model.value_head.weight": torch.ones(1)}
+    rewrite(folder / WEIGHTS, lambda tensors, _: tensors.update(extra))
+
+
 @pytest.mark.parametrize(
-    ("name", "said"),
-    [("model.generation_head.proj_out.bias", "missing_keys"), (None, "unexpected_keys")],
+    ("change", "said"),
+    [
+        (without_tensor(WEIGHTS, "model.generation_head.proj_out.bias"), "missing_keys"),
+        (one_more, "unexpected_keys"),
+    ],
 )
 def test_weights_that_do_not_arrive_are_told(
     base: Path,
     written: dict[str, tuple[Path, WrittenWeights]],
     tmp_path: Path,
-    name: str | None,
+    change: Sabotage,
     said: str,
 ) -> None:
     """transformers only warns, and goes on with random numbers."""
     copy = Path(shutil.copytree(written["full"][0], tmp_path / "copy"))
-    weights = load_file(copy / "model.safetensors")
-    if name:
-        del weights[name]
-    else:
-        weights["model.value_head.weight"] = torch.ones(1)
-    save_file(weights, copy / "model.safetensors", {"format": "pt"})
+    change(copy)
     with pytest.raises(ValueError, match=rf"1 {said}, such as model\."):
         of_janus.load(job(copy, base, "merged"))
 
@@ -261,10 +268,9 @@ def test_an_adapter_at_another_scale_is_seen(
     base: Path, written: dict[str, tuple[Path, WrittenWeights]], tmp_path: Path
 ) -> None:
     copy = Path(shutil.copytree(written["adapter"][0], tmp_path / "copy"))
-    held = json.loads((copy / "adapter_config.json").read_text())
-    (copy / "adapter_config.json").write_text(json.dumps({**held, "lora_alpha": 8}))
-    _, scaling = of_janus.trained_part(of_janus.load(job(copy, base, "adapter")), "adapter")
-    assert scaling == [2.0] != written["adapter"][1].scaling
+    other_alpha(copy)
+    _, scaling = arrived(of_janus, of_janus.load(job(copy, base, "adapter")), "adapter")
+    assert scaling == [8.0] != written["adapter"][1].scaling
 
 
 @pytest.mark.parametrize("how", ["full", "adapter"])

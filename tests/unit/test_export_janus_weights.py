@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +16,35 @@ from atelier.errors import CheckpointError, ConfigError
 from atelier.export.adapter import export_adapter
 from atelier.export.families import family_of
 from atelier.export.janus.adapter import check_adapter
-from atelier.export.janus.base import EMBEDDING, HEAD, BaseJanus, base_of, open_base
+from atelier.export.janus.base import EMBEDDING, HEAD, BaseJanus
 from atelier.export.merged import export_merged
 from atelier.export.record import ExportRecord, WrittenWeights
 from atelier.export.reference import Difference, Differences
 from atelier.policies.janus.original_layout import to_original
-from tests.support.janus_exports import ALPHA, RANK, run_config, save_base, stored, trained
+from tests.support.exports import (
+    ALPHA,
+    RANK,
+    renamed,
+    stored,
+    trained,
+    truncated,
+    without_file,
+    without_tensor,
+)
+from tests.support.janus_exports import (
+    ADAPTER,
+    WEIGHTS,
+    change,
+    facts,
+    other_alpha,
+    run_config,
+    save_base,
+)
 from tests.support.random_janus import Sizes, build_model
 
 CODEBOOK = "model.vqmodel.quantize.embedding.weight"
 QUERY = "model.language_model.layers.0.self_attn.q_proj"
 VISION_QUERY = "model.vision_model.encoder.layers.0.self_attn.q_proj.weight"
-WEIGHTS = "model.safetensors"
 
 
 @pytest.fixture(scope="module")
@@ -46,16 +63,7 @@ def merge(
     output.mkdir()
     named = family_of("janus").base_names(tensors)
     lora = config.policy.lora if config.policy.trainable == "lora" else None
-    return export_merged(base_of(config.policy), named, lora, dtype, output)
-
-
-def facts(folder: Path, name: str = "config.json") -> dict[str, Any]:
-    held: dict[str, Any] = json.loads((folder / name).read_text())
-    return held
-
-
-def change(folder: Path, **values: Any) -> None:
-    (folder / "config.json").write_text(json.dumps({**facts(folder), **values}))
+    return export_merged(BaseJanus.of(config.policy), named, lora, dtype, output)
 
 
 # Merged -----------------------------------------------------------------------------------------
@@ -229,7 +237,14 @@ def test_a_run_that_began_with_a_file_of_weights_is_exported_whole(
 
 def test_an_adapter_of_a_file_of_weights_is_refused(saved: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"export\.formats.*holds weights alone; use merged"):
-        reject(run_config(saved / "x.pth", "lora", policy={"layout": str(saved)}, export=ADAPTER))
+        reject(
+            run_config(
+                saved / "x.pth",
+                "lora",
+                policy={"layout": str(saved)},
+                export={"formats": ["adapter"]},
+            )
+        )
     torch.save(to_original(build_model().state_dict()), tmp_path / "start.pth")
     base = BaseJanus(str(tmp_path / "start.pth"), saved, True, tmp_path / "start.pth")
     tensors = trained(run_config(saved, "lora"))
@@ -237,9 +252,6 @@ def test_an_adapter_of_a_file_of_weights_is_refused(saved: Path, tmp_path: Path)
     only = {name[6:]: value for name, value in tensors.items() if "q_proj" in name}
     with pytest.raises(ConfigError, match="is a file of weights; use merged"):
         export_adapter(base, only, lora, tmp_path)
-
-
-ADAPTER = {"formats": ["adapter"]}
 
 
 def reject(config: RunConfig) -> None:
@@ -260,7 +272,7 @@ def adapter_record(written: WrittenWeights, base: BaseJanus) -> ExportRecord:
 @pytest.fixture(scope="module")
 def adapter(saved: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ExportRecord]:
     config = run_config(saved, "lora")
-    output, base = tmp_path_factory.mktemp("adapter"), open_base(str(saved))
+    output, base = tmp_path_factory.mktemp("adapter"), BaseJanus.open(str(saved))
     tensors = family_of("janus").base_names(trained(config))
     written = export_adapter(base, tensors, config.policy.lora, output)
     check_adapter(output, adapter_record(written, base))
@@ -274,50 +286,26 @@ def test_an_adapter_is_what_peft_reads(adapter: tuple[Path, ExportRecord], saved
     assert held["base_model_name_or_path"] == str(saved)
     assert record.weights.tensors == 2 * 2 * 7
     assert record.weights.scaling == [ALPHA / RANK]
-    names = load_file(folder / "adapter_model.safetensors")
+    names = load_file(folder / ADAPTER)
     assert f"base_model.model.{QUERY}.lora_A.weight" in names
-
-
-def renamed(folder: Path) -> None:
-    file = folder / "adapter_model.safetensors"
-    tensors = {name.replace("base_model.", "", 1): one for name, one in load_file(file).items()}
-    save_file(tensors, file)
-
-
-def fewer(folder: Path) -> None:
-    file = folder / "adapter_model.safetensors"
-    save_file(dict(list(load_file(file).items())[:-1]), file)
-
-
-def truncated(folder: Path) -> None:
-    file = folder / "adapter_model.safetensors"
-    file.write_bytes(file.read_bytes()[:-8])
-
-
-def other_alpha(folder: Path) -> None:
-    held = {**facts(folder, "adapter_config.json"), "lora_alpha": ALPHA * 2}
-    (folder / "adapter_config.json").write_text(json.dumps(held))
-
-
-def no_configuration(folder: Path) -> None:
-    (folder / "adapter_config.json").unlink()
 
 
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        (renamed, "0 of 28 expected keys.*peft would pass over the others"),
-        (fewer, "27 of 28 expected keys"),
-        (truncated, "cannot be read"),
+        (
+            renamed(ADAPTER, "base_model.", ""),
+            "0 of 28 expected keys.*peft would silently skip the others",
+        ),
+        (without_tensor(ADAPTER), "27 of 28 expected keys"),
+        (truncated(ADAPTER), "cannot be read"),
         (other_alpha, "says alpha 32 and rank 4, trained at scale"),
-        (no_configuration, "not an adapter's configuration"),
+        (without_file("adapter_config.json"), "not an adapter's configuration"),
     ],
 )
 def test_a_damaged_adapter_is_told_before_anything_is_loaded(
     adapter: tuple[Path, ExportRecord], tmp_path: Path, damage: Any, said: str
 ) -> None:
-    import shutil
-
     copy = Path(shutil.copytree(adapter[0], tmp_path / "copy"))
     damage(copy)
     with pytest.raises(CheckpointError, match=said):
@@ -342,18 +330,18 @@ def test_an_export_that_equals_the_base_is_refused(saved: Path, tmp_path: Path) 
     config = run_config(saved, "lora")
     tensors = family_of("janus").base_names(trained(config, scale=0.0))
     with pytest.raises(CheckpointError, match="every lora_B is zero"):
-        export_adapter(open_base(str(saved)), tensors, config.policy.lora, tmp_path)
+        export_adapter(BaseJanus.open(str(saved)), tensors, config.policy.lora, tmp_path)
 
 
 def test_what_is_no_janus_directory_is_named(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(ConfigError, match=r"empty is no model directory: config\.json"):
-        open_base(str(tmp_path / "empty"))
+        BaseJanus.open(str(tmp_path / "empty"))
     (tmp_path / "empty" / "config.json").write_text('{"model_type": "multi_modality"}')
     with pytest.raises(ConfigError, match="model_type 'multi_modality'"):
-        open_base(str(tmp_path / "empty"))
+        BaseJanus.open(str(tmp_path / "empty"))
     (tmp_path / "empty" / "config.json").write_text('{"model_type": "janus"}')
     with pytest.raises(ConfigError, match=r"neither model\.safetensors nor"):
-        open_base(str(tmp_path / "empty")).weight_files()
+        BaseJanus.open(str(tmp_path / "empty")).weight_files()
     with pytest.raises(ConfigError, match="neither a directory nor a model of the hub"):
-        open_base("nobody/such-a-model")
+        BaseJanus.open("nobody/such-a-model")

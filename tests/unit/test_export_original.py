@@ -21,7 +21,8 @@ from atelier.export.janus.original import write_original
 from atelier.export.manifest import write_manifest
 from atelier.policies.janus.loading import load
 from atelier.policies.janus.original_layout import from_original, to_original
-from tests.support.janus_exports import save_base, stored
+from tests.support.exports import stored
+from tests.support.janus_exports import save_base
 from tests.support.random_janus import WIDE, Sizes, build_model
 
 UNUSED = {

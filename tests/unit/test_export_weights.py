@@ -15,7 +15,7 @@ from atelier.export.formats import require_survival
 from atelier.export.lora import lora_pairs, lora_update, require_update
 from atelier.export.merged import export_merged
 from atelier.export.record import WrittenWeights
-from atelier.export.sd3.base import INDEX, WEIGHTS, BasePipeline, open_base
+from atelier.export.sd3.base import INDEX, WEIGHTS, BasePipeline
 
 LORA = LoraConfig(rank=2, alpha=6, target_modules=["attn.to_q"])
 SHARDS = [f"diffusion_pytorch_model-0000{i}-of-00002.safetensors" for i in (1, 2)]
@@ -48,7 +48,7 @@ def base(tmp_path: Path) -> BasePipeline:
     (root / "transformer" / INDEX).write_text(
         json.dumps({"metadata": {}, "weight_map": weight_map})
     )
-    return open_base(str(root))
+    return BasePipeline.open(str(root))
 
 
 def stored(base: BasePipeline) -> dict[str, torch.Tensor]:
@@ -160,7 +160,7 @@ def test_an_adapter_of_another_shape_is_refused(
 
 def test_a_base_must_be_a_pipeline_with_safetensors(base: BasePipeline, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"policy\.path"):
-        open_base(str(tmp_path))
+        BasePipeline.open(str(tmp_path))
     for file in base.transformer.glob("*"):
         file.unlink()
     with pytest.raises(ConfigError, match=WEIGHTS):

@@ -12,13 +12,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import torch
 import yaml
 from safetensors import safe_open
 
 from atelier.config.paths import from_root, is_directory
+from atelier.config.schema import PolicyConfig
 from atelier.errors import ConfigError
 from atelier.export.manifest import file_sha256
 
@@ -41,10 +42,71 @@ class BaseModel(ABC):
     is_local: bool
 
     family: ClassVar[str]
+    kind: ClassVar[str]
+    """What the directory is, in messages."""
     weights_name: ClassVar[str]
     """Name of the file of weights where they are not sharded."""
     trained_part: ClassVar[str]
     """What the weights are of, in messages."""
+
+    # Finding it --------------------------------------------------------------------------------
+
+    @classmethod
+    def of(cls, policy: PolicyConfig) -> Self:
+        """The base a run starts from. Raises ConfigError as `open` does."""
+        return cls.open(policy.path, policy.revision)
+
+    @classmethod
+    def open(cls, path: str, revision: str | None = None) -> Self:
+        """Find a base: a directory, else a hub id (from the local cache when offline).
+
+        Args:
+            path: directory (absolute, or relative to the repository) or hub id.
+            revision: of a hub id, its commit, tag or branch.
+
+        Raises:
+            ConfigError: neither, or of another kind.
+        """
+        return cls.local(path) or cls._at(path, cls._from_hub(path, revision), is_local=False)
+
+    @classmethod
+    def local(cls, path: str) -> Self | None:
+        """The base in the directory at `path`, which may be relative to the repository; None: no
+        such directory.
+
+        Raises:
+            ConfigError: a directory, but of another kind.
+        """
+        places = (Path(path), from_root(path))
+        directory = next((one for one in places if is_directory(one)), None)
+        return cls._at(path, directory, is_local=True) if directory else None
+
+    @classmethod
+    def _at(cls, path: str, directory: Path, is_local: bool) -> Self:
+        base = cls(path, directory.resolve(), is_local)
+        base.require_kind()
+        return base
+
+    @classmethod
+    def _from_hub(cls, path: str, revision: str | None) -> Path:
+        try:
+            return cls.download(path, revision)
+        except (OSError, ValueError) as error:
+            raise ConfigError(
+                f"policy.path: {path} is neither a directory nor a {cls.kind} of the hub that can "
+                f"be reached from here: {error}"
+            ) from error
+
+    @staticmethod
+    @abstractmethod
+    def download(path: str, revision: str | None) -> Path:
+        """Fetch a model of the hub. Raises OSError or ValueError: it cannot be had."""
+
+    @abstractmethod
+    def require_kind(self) -> None:
+        """Raise ConfigError unless the directory is a model of this family."""
+
+    # What differs between families -------------------------------------------------------------
 
     @property
     @abstractmethod
@@ -148,8 +210,3 @@ class BaseModel(ABC):
             return None
         licence = front.get("license") if isinstance(front, dict) else None
         return str(licence) if licence else None
-
-
-def local_directory(path: str) -> Path | None:
-    """The directory at `path`, which may be relative to the repository; None: no such."""
-    return next((one for one in (Path(path), from_root(path)) if is_directory(one)), None)

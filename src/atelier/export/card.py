@@ -43,11 +43,11 @@ def model_card(
 
 
 def _front_matter(record: ExportRecord, base: BaseModel) -> str:
-    family, adapter = family_of(base.family), record.format == "adapter"
+    family, adapter = family_of(record.family), record.format == "adapter"
     front: dict[str, object] = {
         "base_model": base.path,
         "base_model_relation": "adapter" if adapter else "finetune",
-        "library_name": family.adapter_library if adapter else family.library,
+        "library_name": family.loads(record.format),
         "pipeline_tag": family.pipeline_tag,
         "tags": ["atelier", "grpo"] + (["lora"] if adapter else []),
     }
@@ -90,9 +90,9 @@ def _results(provenance: Provenance) -> str:
 
 def _proof(record: ExportRecord) -> str:
     family, difference, weights = family_of(record.family), record.difference, record.weights
-    library = family.library if record.format == "merged" else family.adapter_library
     text = (
-        f"## Proof\n\nReloaded in a clean process with plain {library}: {weights.tensors} tensors, "
+        f"## Proof\n\nReloaded in a clean process with plain {family.loads(record.format)}: "
+        f"{weights.tensors} tensors, "
     )
     if difference is not None:
         text += (

@@ -2,98 +2,62 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
-from typing import ClassVar
 
 from torch import Tensor
 
-from atelier.config.schema import LoraConfig, PolicyConfig, RunConfig
+from atelier.config.schema import LoraConfig, RunConfig
 from atelier.data.prompts import Prompt
 from atelier.errors import CheckpointError
 from atelier.export.base import BaseModel
-from atelier.export.record import ExportRecord
+from atelier.export.record import ExportRecord, Format
 from atelier.export.reference import Reference
 
+FAMILIES = ("sd3", "janus")
 
-class Family(ABC):
-    """One family. Its part of the clean process is clean_process/of_<name>.py.
+
+@dataclass(frozen=True)
+class Family:
+    """One family: <name>/family.py, and its part of the clean process, clean_process/of_<name>.py.
 
     Attributes:
         name: as policy.family has it.
         library: what loads a merged export.
         adapter_library: what loads an adapter into the base.
         pipeline_tag: what the hub says such models do.
+        base: the kind of model that a run starts from.
+        reference: what an export must reproduce.
+        make_reference: (config, tensors, prompts, device) -> what the trainer's policy makes of the
+            prompts, with the trained tensors (by the trainer's names) and without.
+        write_adapter: (base, layers, lora, directory) writes an adapter as the family's library
+            loads it, layers `<module>.lora_A.weight` and B by names of the base. Raises
+            ConfigError: the base can have no adapter.
+        check_adapter: (directory, record) holds an adapter's keys and settings against the record,
+            without loading the base. Raises CheckpointError: what the library would load wrongly,
+            and pass over.
+        loading_lines: (record, base, reference) -> Python that loads the export and generates an
+            image, for the model card.
         prefix: what the trainer puts before the names of the base's tensors.
     """
 
-    name: ClassVar[str]
-    library: ClassVar[str]
-    adapter_library: ClassVar[str]
-    pipeline_tag: ClassVar[str]
-    prefix: ClassVar[str] = ""
+    name: str
+    library: str
+    adapter_library: str
+    pipeline_tag: str
+    base: type[BaseModel]
+    reference: type[Reference]
+    make_reference: Callable[[RunConfig, Mapping[str, Tensor], Sequence[Prompt], str], Reference]
+    write_adapter: Callable[[BaseModel, Mapping[str, Tensor], LoraConfig, Path], None]
+    check_adapter: Callable[[Path, ExportRecord], None]
+    loading_lines: Callable[[ExportRecord, BaseModel, Reference], Sequence[str]]
+    prefix: str = ""
 
-    @abstractmethod
-    def base_of(self, policy: PolicyConfig) -> BaseModel:
-        """The base a run starts from.
-
-        Raises:
-            ConfigError: there is none, or it is of another kind.
-        """
-
-    @abstractmethod
-    def open_base(self, path: str) -> BaseModel:
-        """The base at a directory or of a hub id. Raises ConfigError as `base_of` does."""
-
-    @abstractmethod
-    def local_base(self, path: str) -> BaseModel | None:
-        """The base in a directory; None: no such directory."""
-
-    @abstractmethod
-    def make_reference(
-        self,
-        config: RunConfig,
-        tensors: Mapping[str, Tensor],
-        prompts: Sequence[Prompt],
-        device: str,
-    ) -> Reference:
-        """What the trainer's policy makes of the prompts, with the trained tensors and without.
-
-        Args:
-            tensors: by the trainer's names.
-        """
-
-    @abstractmethod
-    def load_reference(self, path: Path) -> Reference:
-        """Read a reference back. Raises CheckpointError: no such file, or not a reference."""
-
-    @abstractmethod
-    def write_adapter(
-        self, base: BaseModel, layers: Mapping[str, Tensor], lora: LoraConfig, directory: Path
-    ) -> None:
-        """Write an adapter as the family's library loads it.
-
-        Args:
-            layers: `<module>.lora_A.weight` and B, by names of the base.
-
-        Raises:
-            ConfigError: the base can have no adapter.
-        """
-
-    @abstractmethod
-    def check_adapter(self, directory: Path, record: ExportRecord) -> None:
-        """Hold an adapter's keys and settings against the record, without loading the base.
-
-        Raises:
-            CheckpointError: what the library would load wrongly, and pass over.
-        """
-
-    @abstractmethod
-    def loading_lines(
-        self, record: ExportRecord, base: BaseModel, reference: Reference
-    ) -> Sequence[str]:
-        """Python that loads the export and generates an image, for the model card."""
+    def loads(self, kind: Format) -> str:
+        """The library that loads a format."""
+        return self.library if kind == "merged" else self.adapter_library
 
     def base_names(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Trained tensors by the base's names instead of the trainer's.
@@ -115,12 +79,7 @@ def family_of(name: str) -> Family:
     Raises:
         CheckpointError: there is none.
     """
-    if name == "sd3":
-        from atelier.export.sd3.family import SD3Family
-
-        return SD3Family()
-    if name == "janus":
-        from atelier.export.janus.family import JanusFamily
-
-        return JanusFamily()
-    raise CheckpointError(f"exports of family {name!r} are unknown to this version of Atelier")
+    if name not in FAMILIES:
+        raise CheckpointError(f"exports of family {name!r} are unknown to this version of Atelier")
+    family: Family = import_module(f"atelier.export.{name}.family").FAMILY
+    return family

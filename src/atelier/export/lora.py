@@ -1,12 +1,16 @@
-"""LoRA tensors by name: which a run must have, and what they add to the base's weights."""
+"""LoRA tensors by name: which a run must have, what they add to the base's weights, and whether
+a file of them says what it should."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import torch
+from safetensors import SafetensorError, safe_open
 
 from atelier.config.facts.targets import is_targeted
 from atelier.config.schema import LoraConfig
@@ -103,3 +107,48 @@ def require_update(pairs: Mapping[str, LoraPair]) -> None:
             raise CheckpointError(f"trained tensors of {module} are not finite: training diverged")
     if not any(bool(pair.up.any()) for pair in pairs.values()):
         raise CheckpointError("every lora_B is zero: the adapter equals the base")
+
+
+def read_lora_file(path: Path, begin: str, tensors: int, library: str) -> dict[str, str]:
+    """The metadata of a file that holds so many LoRA parameters and nothing else.
+
+    Args:
+        begin: of every name.
+        library: what would load the file, and pass over other names.
+
+    Raises:
+        CheckpointError: it is missing or unreadable, or holds others, more or fewer.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            keys, metadata = list(file.keys()), file.metadata() or {}
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"{path}: cannot be read: {error}") from error
+    matched = [key for key in keys if key.startswith(begin) and ".lora_" in key]
+    if len(matched) != len(keys) or len(keys) != tensors:
+        raise CheckpointError(
+            f"{path}: {len(matched)} of {tensors} expected keys are LoRA parameters under "
+            f"`{begin}`, the file holds {len(keys)}: {library} would silently skip the others"
+        )
+    return metadata
+
+
+def require_scale(
+    where: str, rank: Any, alpha: Any, scaling: Sequence[float], library: str
+) -> None:
+    """Raise CheckpointError unless the settings of an adapter give the scale it was trained at.
+
+    Args:
+        where: the settings are.
+        rank, alpha: as found there; None where they are not.
+        scaling: recorded at export.
+    """
+    try:
+        found = [alpha / rank] if rank and alpha else []
+    except TypeError:
+        found = []
+    if found != scaling:
+        raise CheckpointError(
+            f"{where}: says alpha {alpha} and rank {rank}, trained at scale {scaling}: {library} "
+            "would silently load it at another scale"
+        )

@@ -2,20 +2,21 @@
 
 A reference is what the trainer's own policy made of held-out prompts, with the trained tensors and
 without them, in float32. It lies in the exported directory as verification/reference.safetensors:
-arrays by name, prompts and settings as JSON in the header. Each family has its own
+arrays by name, the other fields as JSON in the header. Each family has its own
 (sd3/reference.py, janus/reference.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Protocol
+from typing import Self
 
 import numpy as np
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
 
 from atelier.errors import CheckpointError
 
@@ -43,21 +44,27 @@ class Differences:
     greedy: float | None = None
 
 
-class Reference(Protocol):
-    """See the module."""
+@dataclass(frozen=True)
+class Reference:
+    """See the module.
 
-    @property
-    def prompts(self) -> Sequence[str]: ...
+    Attributes:
+        prompts: what the images are of.
+        call: settings of the call that generates.
+        images: uint8 [N, H, W, 3] by the trained policy.
+        base_images: by the policy before training.
+    """
 
-    @property
-    def call(self) -> Mapping[str, float | int]:
-        """Settings of the call that generates."""
-        ...
+    prompts: list[str]
+    call: Mapping[str, float | int]
+    images: np.ndarray
+    base_images: np.ndarray
 
     @property
     def effect(self) -> Differences:
-        """How far training moved the model: trained against base."""
-        ...
+        """How far training moved the model: trained against base. Images under 1/255 cannot tell
+        one from the other."""
+        return Differences(image_difference(self.images, self.base_images))
 
     def compare(self, made: Mapping[str, np.ndarray]) -> Differences:
         """How far what the clean process made is from the trainer's.
@@ -65,18 +72,36 @@ class Reference(Protocol):
         Raises:
             CheckpointError: it made something of another shape.
         """
-        ...
+        return Differences(image_difference(made["images"], self.images))
 
-    def save(self, path: Path) -> None: ...
+    def save(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        held = {one.name: getattr(self, one.name) for one in fields(self)}
+        arrays = {name: value for name, value in held.items() if isinstance(value, np.ndarray)}
+        header = {name: json.dumps(value) for name, value in held.items() if name not in arrays}
+        dense = {name: np.ascontiguousarray(value) for name, value in arrays.items()}
+        save_file(dense, path, metadata=header)  # which ignores strides
 
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Read a reference back.
 
-@contextmanager
-def reading(path: Path) -> Iterator[None]:
-    """Inside, what is wrong with the file of a reference becomes a CheckpointError."""
-    try:
-        yield
-    except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(f"{path}: not the reference of an export: {error}") from error
+        Raises:
+            CheckpointError: no such file, or not a reference.
+        """
+        try:
+            with safe_open(path, framework="numpy") as file:
+                header = {name: json.loads(text) for name, text in (file.metadata() or {}).items()}
+                return cls(
+                    **{
+                        one.name: header[one.name]
+                        if one.name in header
+                        else file.get_tensor(one.name)
+                        for one in fields(cls)
+                    }
+                )
+        except (OSError, SafetensorError, ValueError, TypeError) as error:
+            raise CheckpointError(f"{path}: not the reference of an export: {error}") from error
 
 
 def image_difference(left: np.ndarray, right: np.ndarray) -> Difference:

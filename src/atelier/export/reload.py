@@ -89,7 +89,7 @@ def judge(exported: Exported, outcome: Outcome) -> Differences:
     """
     where, record, expected = exported.directory, exported.record, exported.record.weights
     family = family_of(record.family)
-    library = family.library if record.format == "merged" else family.adapter_library
+    library = family.loads(record.format)
     if outcome.error is not None:
         raise CheckpointError(f"{where}: does not load and run with {library}: {outcome.error}")
     if outcome.tensors < expected.tensors:
@@ -104,7 +104,7 @@ def judge(exported: Exported, outcome: Outcome) -> Differences:
         )
     if outcome.digest != expected.digest:
         raise CheckpointError(f"{where}: the loaded weights are not those that were exported")
-    differences = family.load_reference(exported.reference).compare(outcome.made)
+    differences = family.reference.load(exported.reference).compare(outcome.made)
     require_same(where, record, differences)
     return differences
 

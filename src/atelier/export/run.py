@@ -55,7 +55,7 @@ def export_run(
         device = world.device.type
         reference = family.make_reference(config, tensors, prompts, device)
     request = ExportRequest(
-        base=family.base_of(config.policy),
+        base=family.base.of(config.policy),
         tensors=family.base_names(tensors),
         lora=config.policy.lora if config.policy.trainable == "lora" else None,
         config=config.export,

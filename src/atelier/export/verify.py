@@ -125,9 +125,9 @@ def _find_base(directory: Path, record: ExportRecord, override: str | None) -> B
     """The base of an adapter: the one named, else the one the run was configured with."""
     family = family_of(record.family)
     if override is None and record.base_is_local:
-        base = family.local_base(record.base)  # a path that is gone must not be sought in the hub
+        base = family.base.local(record.base)  # a path that is gone must not be sought in the hub
     else:
-        base = family.open_base(record.base if override is None else override)
+        base = family.base.open(record.base if override is None else override)
     if base is None:
         raise CheckpointError(
             f"{directory}: the base it was trained on, {record.base}, is not found from here: "

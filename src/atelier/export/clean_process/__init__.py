@@ -4,9 +4,10 @@
 
 This folder is run by a fresh interpreter and imports nothing of atelier, so what it proves holds
 for anybody who has only torch and the library that loads the family: diffusers for sd3,
-transformers and peft for janus. One file a family (of_<family>.py), with the same three functions:
+transformers and peft for janus. One file a family (of_<family>.py), with the same functions:
 
-    load(job)                   the model as a user loads it
-    trained_part(model, kind)   {name: tensor} of what arrived of the weights, and the LoRA's scales
-    reproduce(model, file)      {name: array} of what a reference (verification/) is compared with
+    load(job)                the model as a user loads it
+    weights(model)           {name: tensor} of the trained part
+    adapted(model)           the module that an adapter is put on
+    reproduce(model, file)   {name: array} of what a reference (verification/) is compared with
 """

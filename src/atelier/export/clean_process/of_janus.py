@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
 
-PREFIX, NAME = "base_model.model.", ".default.weight"
-
 
 @dataclass(frozen=True)
 class Loaded:
@@ -48,26 +46,18 @@ def load(job: Mapping[str, Any]) -> Loaded:
     return Loaded(model, processor, whole)
 
 
-def trained_part(loaded: Loaded, kind: str) -> tuple[dict[str, Any], list[float]]:
-    """What arrived: all tensors of the model, each under its first name (merged), or the LoRA's."""
-    if kind == "merged":
-        first: dict[int, str] = {}
-        state = loaded.model.state_dict()
-        for name, tensor in state.items():
-            first.setdefault(tensor.data_ptr(), name)
-        return {name: state[name] for name in first.values()}, []
-    lora = {
-        name.removeprefix(PREFIX).replace(NAME, ".weight"): tensor
-        for name, tensor in loaded.whole.state_dict().items()
-        if ".lora_" in name
-    }
-    scaling = {
-        float(value)
-        for module in loaded.whole.modules()
-        if isinstance(getattr(module, "scaling", None), dict)
-        for value in module.scaling.values()
-    }
-    return lora, sorted(scaling)
+def weights(loaded: Loaded) -> dict[str, Any]:
+    """All tensors of the model, each under its first name."""
+    first: dict[int, str] = {}
+    state = loaded.model.state_dict()
+    for name, tensor in state.items():
+        first.setdefault(tensor.data_ptr(), name)
+    return {name: state[name] for name in first.values()}
+
+
+def adapted(loaded: Loaded) -> Any:
+    """The module that an adapter is put on."""
+    return loaded.whole
 
 
 def reproduce(loaded: Loaded, reference: str) -> dict[str, np.ndarray]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +10,6 @@ if TYPE_CHECKING:
     import numpy as np
 
 CHUNK = 8  # images generated together; above 1, a batch's size does not change its images
-ADAPTER_NAME = re.compile(r"\.(lora_[AB])\.[^.]+\.weight$")
 
 
 def load(job: Mapping[str, Any]) -> Any:
@@ -29,23 +27,14 @@ def load(job: Mapping[str, Any]) -> Any:
     return pipe.to(job["device"])
 
 
-def trained_part(pipe: Any, kind: str) -> tuple[dict[str, Any], list[float]]:
-    """What arrived in the transformer: all its tensors (merged), or the LoRA's (adapter)."""
-    state = pipe.transformer.state_dict()
-    if kind == "merged":
-        return dict(state), []
-    lora = {
-        ADAPTER_NAME.sub(r".\1.weight", name): tensor
-        for name, tensor in state.items()
-        if ADAPTER_NAME.search(name)
-    }
-    scaling = {
-        float(value)
-        for module in pipe.transformer.modules()
-        if isinstance(getattr(module, "scaling", None), dict)
-        for value in module.scaling.values()
-    }
-    return lora, sorted(scaling)
+def weights(pipe: Any) -> dict[str, Any]:
+    """Of the transformer, all its tensors."""
+    return dict(pipe.transformer.state_dict())
+
+
+def adapted(pipe: Any) -> Any:
+    """The module that an adapter is put on."""
+    return pipe.transformer
 
 
 def reproduce(pipe: Any, reference: str) -> dict[str, np.ndarray]:

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from peft import LoraConfig as PeftLoraConfig
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -15,6 +14,7 @@ from atelier.config.schema import LoraConfig
 from atelier.errors import CheckpointError, ConfigError
 from atelier.export.base import BaseModel
 from atelier.export.janus.base import LANGUAGE_MODEL, BaseJanus
+from atelier.export.lora import read_lora_file, require_scale
 from atelier.export.record import ExportRecord
 from atelier.policies.janus.trainable import language_model_layers
 
@@ -56,28 +56,12 @@ def check_adapter(directory: Path, record: ExportRecord) -> None:
         CheckpointError: file missing or unreadable, a key that is not of the language model, fewer
             tensors than recorded, another scale.
     """
-    path, expected = directory / WEIGHTS, record.weights
-    try:
-        with safe_open(path, framework="pt") as file:
-            keys = list(file.keys())
-    except (OSError, SafetensorError) as error:
-        raise CheckpointError(f"{path}: cannot be read: {error}") from error
+    path, expected = directory / CONFIG, record.weights
     begin = f"{PREFIX}{LANGUAGE_MODEL}"
-    matched = [key for key in keys if key.startswith(begin) and ".lora_" in key]
-    if len(matched) != len(keys) or len(keys) != expected.tensors:
-        raise CheckpointError(
-            f"{path}: {len(matched)} of {expected.tensors} expected keys are LoRA parameters under "
-            f"`{begin}`, the file holds {len(keys)}: peft would pass over the others"
-        )
-    path = directory / CONFIG
+    read_lora_file(directory / WEIGHTS, begin, expected.tensors, "peft")
     try:
         fields = json.loads(path.read_text(encoding="utf-8"))
-        rank, alpha = fields["r"], fields["lora_alpha"]
-        scaling = [alpha / rank]
-    except (OSError, ValueError, KeyError, TypeError, ZeroDivisionError) as error:
+        rank, alpha = fields.get("r"), fields.get("lora_alpha")
+    except (OSError, ValueError, AttributeError) as error:
         raise CheckpointError(f"{path}: not an adapter's configuration: {error!r}") from error
-    if scaling != expected.scaling:
-        raise CheckpointError(
-            f"{path}: says alpha {alpha} and rank {rank}, trained at scale {expected.scaling}: "
-            "peft would load it at another scale"
-        )
+    require_scale(str(path), rank, alpha, expected.scaling, "peft")

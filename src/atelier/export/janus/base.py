@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -20,13 +20,13 @@ from torch import Tensor
 from atelier.config.paths import from_root
 from atelier.config.schema import PolicyConfig
 from atelier.errors import ConfigError
-from atelier.export.base import BASE_CARD, CARD, BaseModel, local_directory
+from atelier.export.base import BASE_CARD, CARD, BaseModel
 from atelier.export.janus.own_files import copy_own_files, write_config, write_generation_config
 from atelier.export.manifest import file_sha256
 from atelier.policies.janus.loading import read_weights
 from atelier.policies.janus.original_layout import from_original, is_original
 
-CONFIG, GENERATION_CONFIG = "config.json", "generation_config.json"
+CONFIG = "config.json"
 LANGUAGE_MODEL = "model.language_model."
 EMBEDDING, HEAD = f"{LANGUAGE_MODEL}embed_tokens.weight", "lm_head.weight"
 PICKLES = ("*.bin", "*.pth", "*.pt")
@@ -43,8 +43,35 @@ class BaseJanus(BaseModel):
     file: Path | None = None
 
     family: ClassVar[str] = "janus"
+    kind: ClassVar[str] = "model"
     weights_name: ClassVar[str] = "model.safetensors"
     trained_part: ClassVar[str] = "weights"
+
+    @classmethod
+    def of(cls, policy: PolicyConfig) -> Self:
+        """Raises ConfigError as `open` does."""
+        if policy.layout is None:
+            return super().of(policy)
+        layout = cls.open(policy.layout, policy.revision)
+        return cls(policy.path, layout.directory, True, from_root(policy.path))
+
+    @staticmethod
+    def download(path: str, revision: str | None) -> Path:
+        from huggingface_hub import snapshot_download
+
+        return Path(snapshot_download(path, revision=revision, ignore_patterns=[*PICKLES]))
+
+    def require_kind(self) -> None:
+        """In the layout of transformers."""
+        try:
+            kind = self.config.get("model_type")
+        except (OSError, ValueError, AttributeError) as error:
+            raise ConfigError(f"{self.path} is no model directory: {CONFIG}: {error}") from error
+        if kind != "janus":
+            raise ConfigError(
+                f"{self.path} is no Janus in the layout of transformers: its {CONFIG} says "
+                f"model_type {kind!r}"
+            )
 
     @property
     def weights_folder(self) -> Path:
@@ -124,60 +151,3 @@ class BaseJanus(BaseModel):
         return {
             file: [name for name in names if name in self._given] for file, names in places.items()
         }
-
-
-def base_of(policy: PolicyConfig) -> BaseJanus:
-    """The base a run starts from.
-
-    Raises:
-        ConfigError: there is none, or it is no Janus.
-    """
-    if policy.layout is None:
-        return open_base(policy.path, policy.revision)
-    layout = open_base(policy.layout, policy.revision)
-    return BaseJanus(policy.path, layout.directory, True, from_root(policy.path))
-
-
-def open_base(path: str, revision: str | None = None) -> BaseJanus:
-    """Find a base model: a directory, else a hub id (from the local cache when offline).
-
-    Raises:
-        ConfigError: neither, or no Janus in the layout of transformers.
-    """
-    return local_base(path) or _janus(path, _from_hub(path, revision), is_local=False)
-
-
-def local_base(path: str) -> BaseJanus | None:
-    """The model directory at `path`, which may be relative to the repository; None: no such.
-
-    Raises:
-        ConfigError: a directory, but no Janus in the layout of transformers.
-    """
-    directory = local_directory(path)
-    return _janus(path, directory, is_local=True) if directory else None
-
-
-def _janus(path: str, directory: Path, is_local: bool) -> BaseJanus:
-    base = BaseJanus(path, directory.resolve(), is_local)
-    try:
-        kind = base.config.get("model_type")
-    except (OSError, ValueError, AttributeError) as error:
-        raise ConfigError(f"{path} is no model directory: {CONFIG}: {error}") from error
-    if kind != "janus":
-        raise ConfigError(
-            f"{path} is no Janus in the layout of transformers: its {CONFIG} says model_type "
-            f"{kind!r}"
-        )
-    return base
-
-
-def _from_hub(path: str, revision: str | None) -> Path:
-    from huggingface_hub import snapshot_download
-
-    try:
-        return Path(snapshot_download(path, revision=revision, ignore_patterns=[*PICKLES]))
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"policy.path: {path} is neither a directory nor a model of the hub that can be "
-            f"reached from here: {error}"
-        ) from error

@@ -22,7 +22,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from atelier.errors import CheckpointError, ConfigError
-from atelier.export.janus.base import CONFIG, EMBEDDING, HEAD, BaseJanus, local_base
+from atelier.export.janus.base import CONFIG, EMBEDDING, HEAD, BaseJanus
 from atelier.export.janus.own_files import copy_own_files
 from atelier.export.manifest import MANIFEST, check_manifest
 from atelier.export.publish import aside, publish, recover
@@ -100,7 +100,7 @@ def _weights(source: Path) -> dict[str, Tensor]:
     the embedding, for in the original layout it does not."""
     if (source / MANIFEST).exists():
         check_manifest(source)
-    base = local_base(str(source.resolve()))
+    base = BaseJanus.local(str(source.resolve()))
     assert base is not None  # it has a config.json
     found = _read(base)
     if HEAD not in found and EMBEDDING in found:

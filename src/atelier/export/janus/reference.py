@@ -14,27 +14,17 @@ are what is exported, and any use of them all shows whether they arrived.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors import safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from atelier.config.schema import RunConfig
 from atelier.data.prompts import Prompt
 from atelier.evaluation.requests import evaluation_key
-from atelier.export.reference import (
-    Difference,
-    Differences,
-    image_difference,
-    reading,
-    require_same_shape,
-)
+from atelier.export.reference import Difference, Differences, Reference, require_same_shape
 from atelier.policies.janus.conversation import Context
 from atelier.policies.janus.log_probs import ImageForm
 from atelier.policies.janus.module import Segment
@@ -45,11 +35,10 @@ from atelier.training.weights import copies, put_weights
 
 GUIDANCE = 5.0  # published; transformers draws images with guidance only
 TIE = 1e-3  # guided logits that are closer may be drawn in either order
-ARRAYS = ("codes", "log_probs", "base_log_probs", "greedy", "images", "base_images")
 
 
 @dataclass(frozen=True)
-class TokenReference:
+class TokenReference(Reference):
     """See the module. `tokens` are what the trainer read of each prompt; `call` holds
     guidance_scale."""
 
@@ -57,52 +46,18 @@ class TokenReference:
     log_probs: np.ndarray
     base_log_probs: np.ndarray
     greedy: np.ndarray
-    images: np.ndarray
-    base_images: np.ndarray
-    prompts: list[str]
     tokens: list[list[int]]
-    call: Mapping[str, float | int]
-
-    def save(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        arrays = {name: np.ascontiguousarray(getattr(self, name)) for name in ARRAYS}
-        header = {
-            "prompts": json.dumps(self.prompts),
-            "tokens": json.dumps(self.tokens),
-            "call": json.dumps(dict(self.call)),
-        }
-        tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
-        save_file(tensors, path, metadata=header)
 
     @property
     def effect(self) -> Differences:
-        """How far training moved what is drawn, and the log-probs of what the policy draws now."""
-        return Differences(
-            image_difference(self.images, self.base_images),
-            _absolute(self.log_probs, self.base_log_probs),
-        )
+        """Also of the log-probs of what the policy draws now."""
+        return replace(super().effect, log_probs=_absolute(self.log_probs, self.base_log_probs))
 
     def compare(self, made: Mapping[str, np.ndarray]) -> Differences:
-        return Differences(
-            image_difference(made["images"], self.images),
-            _absolute(made["log_probs"], self.log_probs),
-            greedy_equal(made["greedy"], self.greedy, made["margins"]),
-        )
-
-
-def load_reference(path: Path) -> TokenReference:
-    """Read a reference back.
-
-    Raises:
-        CheckpointError: no such file, or not a reference.
-    """
-    with reading(path), safe_open(path, framework="pt") as file:
-        header = file.metadata()
-        return TokenReference(
-            **{name: file.get_tensor(name).numpy() for name in ARRAYS},
-            prompts=json.loads(header["prompts"]),
-            tokens=json.loads(header["tokens"]),
-            call=json.loads(header["call"]),
+        return replace(
+            super().compare(made),
+            log_probs=_absolute(made["log_probs"], self.log_probs),
+            greedy=greedy_equal(made["greedy"], self.greedy, made["margins"]),
         )
 
 

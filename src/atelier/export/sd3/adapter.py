@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import diffusers
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from atelier.config.schema import LoraConfig
 from atelier.errors import CheckpointError, ConfigError
 from atelier.export.base import BaseModel
+from atelier.export.lora import read_lora_file, require_scale
 from atelier.export.record import ExportRecord
 from atelier.export.sd3.base import BasePipeline
 
@@ -52,25 +52,11 @@ def check_adapter(directory: Path, record: ExportRecord) -> None:
             tensors than recorded, no alpha or another one.
     """
     path, expected = directory / LORA_WEIGHTS, record.weights
-    try:
-        with safe_open(path, framework="pt") as file:
-            keys, metadata = list(file.keys()), file.metadata() or {}
-    except (OSError, SafetensorError) as error:
-        raise CheckpointError(f"{path}: cannot be read: {error}") from error
-    matched = [key for key in keys if key.startswith("transformer.") and ".lora_" in key]
-    if len(matched) != len(keys) or len(keys) != expected.tensors:
-        raise CheckpointError(
-            f"{path}: {len(matched)} of {expected.tensors} expected keys are LoRA parameters under "
-            f"`transformer.`, the file holds {len(keys)}: diffusers would silently skip the others"
-        )
+    metadata = read_lora_file(path, "transformer.", expected.tensors, "diffusers")
+    where = f"{path}: metadata lora_adapter_metadata"
     try:
         fields = json.loads(metadata.get("lora_adapter_metadata", "{}"))
         rank, alpha = fields.get("transformer.r"), fields.get("transformer.lora_alpha")
-        scaling = [alpha / rank] if rank and alpha else []
-    except (ValueError, AttributeError, TypeError) as error:
-        raise CheckpointError(f"{path}: metadata lora_adapter_metadata: {error}") from error
-    if not scaling or scaling != expected.scaling:
-        raise CheckpointError(
-            f"{path}: metadata says alpha {alpha} and rank {rank}, trained at scale "
-            f"{expected.scaling}: diffusers would silently load it at another scale"
-        )
+    except (ValueError, AttributeError) as error:
+        raise CheckpointError(f"{where}: {error}") from error
+    require_scale(where, rank, alpha, expected.scaling, "diffusers")

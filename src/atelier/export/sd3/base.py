@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import torch
 
 from atelier.errors import ConfigError
-from atelier.export.base import BASE_CARD, CARD, TOP_LEVEL_FILES, BaseModel, local_directory
+from atelier.export.base import BASE_CARD, CARD, TOP_LEVEL_FILES, BaseModel
 
 TRANSFORMER = "transformer"
 WEIGHTS = "diffusion_pytorch_model.safetensors"
@@ -24,8 +24,22 @@ class BasePipeline(BaseModel):
     """A pipeline directory, of which the transformer is trained."""
 
     family: ClassVar[str] = "sd3"
+    kind: ClassVar[str] = "pipeline"
     weights_name: ClassVar[str] = WEIGHTS
     trained_part: ClassVar[str] = "transformer"
+
+    @staticmethod
+    def download(path: str, revision: str | None) -> Path:
+        from diffusers import DiffusionPipeline
+
+        return Path(DiffusionPipeline.download(path, revision=revision))
+
+    def require_kind(self) -> None:
+        if not (self.directory / MODEL_INDEX).is_file() or not self.transformer.is_dir():
+            raise ConfigError(
+                f"policy.path: {self.path} is not a pipeline directory: it needs {MODEL_INDEX} and "
+                f"{TRANSFORMER}/"
+            )
 
     @property
     def weights_folder(self) -> Path:
@@ -65,47 +79,3 @@ class BasePipeline(BaseModel):
             (self.directory / MODEL_INDEX).read_text(encoding="utf-8")
         )
         return index
-
-
-def open_base(path: str, revision: str | None = None) -> BasePipeline:
-    """Find a base pipeline: a directory, else a hub id (from the local cache when offline).
-
-    Args:
-        path: directory (absolute, or relative to the repository) or hub id.
-        revision: of a hub id, its commit, tag or branch.
-
-    Raises:
-        ConfigError: neither, or not a pipeline with a transformer.
-    """
-    return local_base(path) or _pipeline(path, _from_hub(path, revision), is_local=False)
-
-
-def local_base(path: str) -> BasePipeline | None:
-    """The pipeline directory at `path`, which may be relative to the repository; None: no such.
-
-    Raises:
-        ConfigError: a directory, but not a pipeline with a transformer.
-    """
-    directory = local_directory(path)
-    return _pipeline(path, directory, is_local=True) if directory else None
-
-
-def _pipeline(path: str, directory: Path, is_local: bool) -> BasePipeline:
-    if not (directory / MODEL_INDEX).is_file() or not (directory / TRANSFORMER).is_dir():
-        raise ConfigError(
-            f"policy.path: {path} is not a pipeline directory: it needs {MODEL_INDEX} and "
-            f"{TRANSFORMER}/"
-        )
-    return BasePipeline(path, directory.resolve(), is_local)
-
-
-def _from_hub(path: str, revision: str | None) -> Path:
-    from diffusers import DiffusionPipeline
-
-    try:
-        return Path(DiffusionPipeline.download(path, revision=revision))
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"policy.path: {path} is neither a directory nor a pipeline of the hub that can be "
-            f"reached from here: {error}"
-        ) from error

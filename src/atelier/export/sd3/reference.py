@@ -9,69 +9,26 @@ The prompts and the call's settings are JSON in the header.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors import safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from atelier.config.schema import PolicyConfig, RunConfig
 from atelier.data.prompts import Prompt
 from atelier.evaluation.requests import evaluation_key
-from atelier.export.reference import Differences, image_difference, reading
+from atelier.export.reference import Reference
 from atelier.policies.sd3.policy import SD3Policy
 from atelier.training.weights import put_weights
 
 
 @dataclass(frozen=True)
-class ImageReference:
+class ImageReference(Reference):
     """See the module. `call` holds num_inference_steps, guidance_scale, max_sequence_length."""
 
-    latents: torch.Tensor
-    images: np.ndarray
-    base_images: np.ndarray
-    prompts: list[str]
-    call: Mapping[str, float | int]
-
-    def save(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        tensors = {
-            "latents": self.latents.float().cpu().contiguous(),
-            "images": torch.from_numpy(np.ascontiguousarray(self.images)),
-            "base_images": torch.from_numpy(np.ascontiguousarray(self.base_images)),
-        }
-        header = {"prompts": json.dumps(self.prompts), "call": json.dumps(dict(self.call))}
-        save_file(tensors, path, metadata=header)
-
-    @property
-    def effect(self) -> Differences:
-        """How far training moved the images. Under 1/255 they cannot tell trained from base."""
-        return Differences(image_difference(self.images, self.base_images))
-
-    def compare(self, made: Mapping[str, np.ndarray]) -> Differences:
-        return Differences(image_difference(made["images"], self.images))
-
-
-def load_reference(path: Path) -> ImageReference:
-    """Read a reference back.
-
-    Raises:
-        CheckpointError: no such file, or not a reference.
-    """
-    with reading(path), safe_open(path, framework="pt") as file:
-        header = file.metadata()
-        return ImageReference(
-            latents=file.get_tensor("latents"),
-            images=file.get_tensor("images").numpy(),
-            base_images=file.get_tensor("base_images").numpy(),
-            prompts=json.loads(header["prompts"]),
-            call=json.loads(header["call"]),
-        )
+    latents: np.ndarray
 
 
 def make_reference(
@@ -98,7 +55,7 @@ def make_reference(
         put_weights(policy.trainable(), tensors)
         after = policy.generate_from(policy.module, texts, latents)
     return ImageReference(
-        latents=latents,
+        latents=latents.float().cpu().numpy(),
         images=after,
         base_images=before,
         prompts=texts,

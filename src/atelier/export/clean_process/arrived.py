@@ -1,0 +1,33 @@
+"""What arrived of the trained weights in a model that a library loaded."""
+
+from __future__ import annotations
+
+import re
+from types import ModuleType
+from typing import Any
+
+NAME = re.compile(r"^(?:base_model\.model\.)?(?P<name>.+\.lora_[AB])\.[^.]+\.weight$")
+
+
+def arrived(family: ModuleType, model: Any, kind: str) -> tuple[dict[str, Any], list[float]]:
+    """{name: tensor} by the base's names, and the scales of the adapter.
+
+    Args:
+        family: its part of this folder, which loaded `model`.
+        kind: merged, then all weights of the trained part; or adapter, then the LoRA's alone.
+    """
+    if kind == "merged":
+        return family.weights(model), []
+    module = family.adapted(model)
+    lora = {
+        f"{match['name']}.weight": tensor
+        for name, tensor in module.state_dict().items()
+        if (match := NAME.match(name))
+    }
+    scaling = {
+        float(value)
+        for part in module.modules()
+        if isinstance(getattr(part, "scaling", None), dict)
+        for value in part.scaling.values()
+    }
+    return lora, sorted(scaling)
