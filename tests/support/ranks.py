@@ -19,7 +19,13 @@ from atelier.config.schema import LaunchConfig
 from atelier.training.distributed import World, join_world
 from flows.local_platform.loopback import free_port
 
-WARM = ["deepspeed", "atelier.training.worker", "atelier.rewards.scorers.ocr_engine"]
+WARM = [
+    "deepspeed",
+    "atelier.training.worker",
+    "atelier.policies.sd3.policy",
+    "atelier.policies.janus.policy",
+    "atelier.rewards.scorers.ocr_engine",
+]
 SECONDS = 300.0
 
 Result = TypeVar("Result")

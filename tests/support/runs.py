@@ -38,7 +38,7 @@ SETTINGS = (
     "train.evaluate_every=0",
     "train.learning_rate=4e-5",
     "launch.device=cpu",
-    "launch.threads=2",
+    "launch.threads=1",
 )
 
 
