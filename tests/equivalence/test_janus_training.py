@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-import functools
 from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file
 
 from atelier.tracking.run_directory import RunDirectory
-from tests.support.finished_runs import assert_equal, final, kill_after_a_step, largest
-from tests.support.runs import make_janus_run, metrics, random_janus_model, train
+from tests.support.finished_runs import (
+    final,
+    largest,
+    require_a_kill_changes_nothing,
+    undisturbed_runs,
+)
+from tests.support.runs import make_janus_run, random_janus_model
 
 PROPORTIONAL = "train.adam_epsilon=1e-3"
 ZERO2 = ("launch.engine=deepspeed", "launch.zero_stage=2")
@@ -49,15 +53,7 @@ def make(folder: Path, setting: str) -> tuple[RunDirectory, int]:
 
 @pytest.fixture(scope="module", name="undisturbed")
 def _undisturbed(tmp_path_factory: pytest.TempPathFactory):
-    """A finished run of a setting, trained once for all tests that look at it."""
-
-    @functools.cache
-    def finished(setting: str) -> RunDirectory:
-        run, processes = make(tmp_path_factory.mktemp(setting), setting)
-        train(run, processes)
-        return run
-
-    return finished
+    return undisturbed_runs(make, tmp_path_factory)
 
 
 @pytest.mark.parametrize(
@@ -89,9 +85,4 @@ def test_ranks_and_engines_give_the_same_weights(
     ],
 )
 def test_killed_and_resumed_equals_undisturbed(undisturbed, tmp_path: Path, setting: str) -> None:
-    whole = undisturbed(setting)
-    killed, processes = make(tmp_path, setting)
-    kill_after_a_step(killed, processes)
-    train(killed, processes)
-    assert_equal(final(whole), final(killed))
-    assert metrics(whole) == metrics(killed)
+    require_a_kill_changes_nothing(make, tmp_path, setting, undisturbed(setting))

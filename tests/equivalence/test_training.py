@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from pathlib import Path
 
 import pytest
@@ -11,8 +10,14 @@ from safetensors.torch import load_file
 
 from atelier.tracking.run_directory import RunDirectory
 from atelier.training.checkpoint import load_checkpoint
-from tests.support.finished_runs import assert_equal, final, kill_after_a_step, largest, samples
-from tests.support.runs import make_run, metrics, train, untrained_pipeline
+from tests.support.finished_runs import (
+    final,
+    largest,
+    require_a_kill_changes_nothing,
+    samples,
+    undisturbed_runs,
+)
+from tests.support.runs import make_run, untrained_pipeline
 
 DEEPSPEED = "launch.engine=deepspeed"
 FLOAT16 = ("policy.dtype=float16", "policy.base_dtype=float16", "rollout.old_log_prob=recompute")
@@ -47,18 +52,14 @@ SETTINGS = {
 }
 
 
+def make(folder: Path, setting: str) -> tuple[RunDirectory, int]:
+    processes, overrides = SETTINGS[setting]
+    return make_run(folder, (*overrides, PROPORTIONAL)), processes
+
+
 @pytest.fixture(scope="module", name="undisturbed")
 def _undisturbed(tmp_path_factory: pytest.TempPathFactory):
-    """A finished run of a setting, trained once for all tests that look at it."""
-
-    @functools.cache
-    def finished(setting: str) -> RunDirectory:
-        processes, overrides = SETTINGS[setting]
-        run = make_run(tmp_path_factory.mktemp(setting), (*overrides, PROPORTIONAL))
-        train(run, processes)
-        return run
-
-    return finished
+    return undisturbed_runs(make, tmp_path_factory)
 
 
 @pytest.mark.parametrize(
@@ -87,12 +88,8 @@ def test_ranks_and_engines_give_the_same_weights(
     ],
 )
 def test_killed_and_resumed_equals_undisturbed(undisturbed, tmp_path: Path, setting: str) -> None:
-    processes, overrides = SETTINGS[setting]
-    whole, killed = undisturbed(setting), make_run(tmp_path, (*overrides, PROPORTIONAL))
-    kill_after_a_step(killed, processes)
-    train(killed, processes)
-    assert_equal(final(whole), final(killed))
-    assert metrics(whole) == metrics(killed)
+    whole = undisturbed(setting)
+    killed = require_a_kill_changes_nothing(make, tmp_path, setting, whole)
     assert samples(whole) == samples(killed)
     assert len(samples(whole)) == 17  # 16 images of all ranks, and what is said of them
 

@@ -2,14 +2,44 @@
 
 from __future__ import annotations
 
+import functools
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from pathlib import Path
 
+import pytest
 import torch
 
 from atelier.tracking.run_directory import RunDirectory
 from atelier.training.checkpoint import Checkpoint, latest_checkpoint, load_checkpoint
-from tests.support.runs import start
+from tests.support.runs import metrics, start, train
+
+Make = Callable[[Path, str], tuple[RunDirectory, int]]
+"""A run of a setting in a folder, and its number of ranks."""
+
+
+def undisturbed_runs(make: Make, folders: pytest.TempPathFactory) -> Callable[[str], RunDirectory]:
+    """The finished run of a setting, trained once for all that look at it."""
+
+    @functools.cache
+    def finished(setting: str) -> RunDirectory:
+        run, processes = make(folders.mktemp(setting), setting)
+        train(run, processes)
+        return run
+
+    return finished
+
+
+def require_a_kill_changes_nothing(
+    make: Make, folder: Path, setting: str, whole: RunDirectory
+) -> RunDirectory:
+    """Train a setting, killed on its way and resumed, compare it with `whole`, and return it."""
+    killed, processes = make(folder, setting)
+    kill_after_a_step(killed, processes)
+    train(killed, processes)
+    assert_equal(final(whole), final(killed))
+    assert metrics(whole) == metrics(killed)
+    return killed
 
 
 def final(run: RunDirectory) -> Checkpoint:
