@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Protocol, overload
 
 from atelier.errors import DataError
 
@@ -54,6 +54,17 @@ class PromptSet(Sequence[Prompt]):
     def __getitem__(self, index: slice) -> tuple[Prompt, ...]: ...
     def __getitem__(self, index: int | slice) -> Prompt | tuple[Prompt, ...]:
         return self.prompts[index]
+
+
+class TablesConfig(Protocol):
+    """What of the section `data` says how many prompts there are to be, and which."""
+
+    @property
+    def train_prompts(self) -> int: ...
+    @property
+    def heldout_prompts(self) -> int: ...
+    @property
+    def seed(self) -> int: ...
 
 
 def content_digest(prompts: Sequence[Prompt]) -> str:

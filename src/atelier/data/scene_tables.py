@@ -9,7 +9,7 @@ from atelier.data.edit_rows import edit_prompt
 from atelier.data.edits import edit
 from atelier.data.graph_rows import graph_prompt
 from atelier.data.keys import key
-from atelier.data.prompts import Prompt, PromptSet
+from atelier.data.prompts import Prompt, PromptSet, TablesConfig
 from atelier.data.scene_graphs import DISCIPLINES, sample_graph
 from atelier.data.scene_pairs import difference, partner
 from atelier.data.scenes import Kind, Scene, Split, prompt, sample_scene, to_dict
@@ -20,7 +20,7 @@ Task = Literal["draw", "edit", "graph"]
 FRUITLESS_DRAWS = 500  # so many in a row without a new prompt: there are no more
 
 
-class ScenesConfig(Protocol):
+class ScenesConfig(TablesConfig, Protocol):
     """What of the section `data` says which scenes (atelier.config.schema.DataConfig)."""
 
     @property
@@ -31,12 +31,6 @@ class ScenesConfig(Protocol):
     def scene_tiers(self) -> int: ...
     @property
     def scene_pairs(self) -> float: ...
-    @property
-    def train_prompts(self) -> int: ...
-    @property
-    def heldout_prompts(self) -> int: ...
-    @property
-    def seed(self) -> int: ...
 
 
 def scene_table(config: ScenesConfig, split: Split) -> PromptSet:

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from atelier.config.prompt_files import prompt_files
+from atelier.config.prompt_files import NamedPaths, prompt_files
 from atelier.data.keys import key, uniform
-from atelier.data.prompts import Prompt, PromptSet
+from atelier.data.prompts import Prompt, PromptSet, TablesConfig
 from atelier.data.readers import plain, read_prompts_file
 from atelier.data.rows import rows_of
 from atelier.data.scenes import HELDOUT_SHARE
@@ -30,25 +30,8 @@ class Row:
         return len(self.prompts)
 
 
-class FilesConfig(Protocol):
+class FilesConfig(NamedPaths, TablesConfig, Protocol):
     """What of the section `data` says which files (atelier.config.schema.DataConfig)."""
-
-    @property
-    def source(self) -> str: ...
-    @property
-    def path(self) -> str | None: ...
-    @property
-    def heldout_source(self) -> str | None: ...
-    @property
-    def heldout_path(self) -> str | None: ...
-    @property
-    def unpaired_path(self) -> str | None: ...
-    @property
-    def train_prompts(self) -> int: ...
-    @property
-    def heldout_prompts(self) -> int: ...
-    @property
-    def seed(self) -> int: ...
 
 
 def read_splits(config: FilesConfig) -> tuple[PromptSet, PromptSet, int]:

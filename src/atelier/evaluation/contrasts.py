@@ -26,15 +26,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-LEVEL = 0.95
-
-Floats = NDArray[np.float64]
+from atelier.evaluation.statistics import LEVEL, Bounded, Floats
 
 
 @dataclass(frozen=True)
-class Estimate:
+class Estimate(Bounded):
     """A mean, its interval, and the chance of one as far from 0 if the truth were 0.
 
     The interval and `p_value` are corrected for the number of comparisons (Bonferroni), so that
@@ -47,10 +44,6 @@ class Estimate:
     p_value: float
     degrees_of_freedom: float
     prompts: int
-
-    @property
-    def excludes_zero(self) -> bool:
-        return self.low > 0 or self.high < 0
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from atelier.errors import DataError
-from atelier.evaluation.statistics import mean_interval, mean_of, paired_difference
+from atelier.evaluation.statistics import Bounded, mean_interval, mean_of, paired_difference
 from atelier.evaluation.units import Row, Unit, units_of
 
 # What a summary without them means: those of runs from before there were several suites.
@@ -49,7 +49,7 @@ class Evaluation:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Comparison(Bounded):
     """A metric over the n units that both sides have: means, difference, 95 % interval of it."""
 
     metric: str
@@ -59,10 +59,6 @@ class Comparison:
     low: float
     high: float
     n: int
-
-    @property
-    def excludes_zero(self) -> bool:
-        return self.low > 0 or self.high < 0
 
 
 def summarize(

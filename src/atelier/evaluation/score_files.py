@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from atelier.data.readers.objects import checked
-from atelier.data.readers.problems import NotJson, Problems, parse_json, read_text
+from atelier.data.readers.problems import Problems, json_file
 from atelier.errors import DataError
 from atelier.evaluation.results import summarize
 from atelier.evaluation.statistics import Interval
@@ -46,11 +46,7 @@ def read_score_file(
     Raises:
         DataError: not JSON, not an object; or entries that are wrong, all reported by their pair.
     """
-    try:
-        pairs = parse_json(read_text(path))
-    except NotJson as error:
-        line = f"line {error.line}: " if error.line else ""
-        raise DataError(f"{path}: {line}not JSON: {error}") from error
+    pairs = json_file(path)
     if not isinstance(pairs, dict) or not pairs:
         raise DataError(f"{path}: a non-empty JSON object of pairs expected")
     problems = Problems(path)

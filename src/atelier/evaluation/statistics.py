@@ -19,18 +19,25 @@ _INDICES_AT_ONCE = 4_000_000  # 32 MB of resampled indices
 Floats = NDArray[np.float64]
 
 
+class Bounded:
+    """An estimate with an interval."""
+
+    low: float
+    high: float
+
+    @property
+    def excludes_zero(self) -> bool:
+        return self.low > 0 or self.high < 0
+
+
 @dataclass(frozen=True)
-class Interval:
+class Interval(Bounded):
     """A mean of n values and its percentile-bootstrap interval at level `LEVEL`."""
 
     mean: float
     low: float
     high: float
     n: int
-
-    @property
-    def excludes_zero(self) -> bool:
-        return self.low > 0 or self.high < 0
 
 
 def mean_interval(

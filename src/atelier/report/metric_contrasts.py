@@ -9,9 +9,9 @@ from itertools import combinations
 import numpy as np
 
 from atelier.errors import DataError
-from atelier.evaluation.contrasts import Estimate, Floats, Groups
+from atelier.evaluation.contrasts import Estimate, Groups
 from atelier.evaluation.results import Evaluation, strata
-from atelier.evaluation.statistics import macro_weights
+from atelier.evaluation.statistics import Floats, macro_weights
 from atelier.report.compared_runs import ComparedRun, Group
 from atelier.report.metric_names import direction_of, is_part, label_of, order_of
 from atelier.report.text_tables import signed

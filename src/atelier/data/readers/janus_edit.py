@@ -5,8 +5,7 @@ output}. Source: spec/janus.md 5, 7.
 from pathlib import Path
 
 from atelier.data.prompts import Prompt
-from atelier.data.readers.objects import checked
-from atelier.data.readers.problems import Problems, json_lines
+from atelier.data.readers.objects import checked_lines
 
 
 def read(path: Path) -> list[Prompt]:
@@ -17,14 +16,10 @@ def read(path: Path) -> list[Prompt]:
         DataError: not a text file; or bad lines, all reported with their number and key, images
             that cannot be used among them.
     """
-    problems = Problems(path)
     prompts: list[Prompt] = []
-    for where, value in json_lines(path, problems):
-        row = checked(path, problems, where, value, ("image1", "text"))
-        if row is not None:
-            metadata = {"source_image": row.picture("image1")}
-            prompts.append(Prompt(len(prompts), 0, row.text("text"), metadata))
-    problems.raise_if_any()
+    for row in checked_lines(path, ("image1", "text")):
+        metadata = {"source_image": row.picture("image1")}
+        prompts.append(Prompt(len(prompts), 0, row.text("text"), metadata))
     return prompts
 
 
@@ -34,16 +29,12 @@ def read_sft(path: Path) -> list[Prompt]:
     Raises:
         DataError: as `read`.
     """
-    problems = Problems(path)
     prompts: list[Prompt] = []
-    for where, value in json_lines(path, problems):
-        row = checked(path, problems, where, value, ("sample_id", "text", "input", "output"))
-        if row is not None:
-            metadata = {
-                "sample_id": row.identity("sample_id"),
-                "source_image": row.picture("input"),
-                "image": row.picture("output"),
-            }
-            prompts.append(Prompt(len(prompts), 0, row.text("text"), metadata))
-    problems.raise_if_any()
+    for row in checked_lines(path, ("sample_id", "text", "input", "output")):
+        metadata = {
+            "sample_id": row.identity("sample_id"),
+            "source_image": row.picture("input"),
+            "image": row.picture("output"),
+        }
+        prompts.append(Prompt(len(prompts), 0, row.text("text"), metadata))
     return prompts

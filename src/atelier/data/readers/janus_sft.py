@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from atelier.data.prompts import Prompt
-from atelier.data.readers.objects import checked
-from atelier.data.readers.problems import Problems, json_lines
+from atelier.data.readers.objects import Checked, checked_lines
 
 KEYS = ("promptid", "prompt", "data")
 PICTURE_KEYS = ("id", "img_path", "reason", "prob", "state")
@@ -24,28 +23,20 @@ def read(path: Path) -> list[Prompt]:
         DataError: not a text file; or bad lines, all reported with their number and key, pictures
             that cannot be used among them.
     """
-    problems = Problems(path)
     prompts: list[Prompt] = []
-    for where, value in json_lines(path, problems):
-        row = checked(path, problems, where, value, KEYS)
-        if row is None:
-            continue
+    for row in checked_lines(path, KEYS):
         pictures = row.get("data")
         if not isinstance(pictures, list):
             row.wrong(f"key 'data': a list of judged pictures, not {pictures!r}")
             continue
-        judged = [
-            _judged(path, problems, f"{where}: data[{index}]", picture)
-            for index, picture in enumerate(pictures)
-        ]
+        judged = [_judged(row, f"data[{index}]", one) for index, one in enumerate(pictures)]
         metadata = {"promptid": row.identity("promptid"), "judged": judged}
         prompts.append(Prompt(len(prompts), 0, row.text("prompt"), metadata))
-    problems.raise_if_any()
     return prompts
 
 
-def _judged(path: Path, problems: Problems, where: str, value: Any) -> dict[str, Any]:
-    picture = checked(path, problems, where, value, PICTURE_KEYS)
+def _judged(row: Checked, place: str, value: Any) -> dict[str, Any]:
+    picture = row.part(place, value, PICTURE_KEYS)
     if picture is None:
         return {}
     return {

@@ -1,11 +1,13 @@
 """JSON objects of prompt files, checked key by key."""
 
-from collections.abc import Sequence
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from atelier.data.ground_truth import picture_problem
-from atelier.data.readers.problems import Problems, did_you_mean
+from atelier.data.readers.problems import Problems, did_you_mean, json_lines
 
 
 class Checked:
@@ -15,7 +17,7 @@ class Checked:
     """
 
     def __init__(self, path: Path, problems: Problems, where: str, value: dict[str, Any]) -> None:
-        self._folder = path.parent
+        self._path = path
         self._problems = problems
         self._where = where
         self._value = value
@@ -46,7 +48,7 @@ class Checked:
         name = self.text(key, optional)
         if not name:
             return None
-        path = self._folder / name
+        path = self._path.parent / name
         if problem := picture_problem(path):
             self.wrong(f"key {key!r}: {problem}")
         return str(path)
@@ -76,6 +78,24 @@ class Checked:
             return value
         self.wrong(f"key {key!r}: a number or a text, not {value!r}")
         return ""
+
+    def part(self, place: str, value: Any, keys: Sequence[str]) -> Checked | None:
+        """`checked` of a value within this object, at `place`."""
+        return checked(self._path, self._problems, f"{self._where}: {place}", value, keys)
+
+
+def checked_lines(path: Path, keys: Sequence[str]) -> Iterator[Checked]:
+    """Every line of a file that is an object of these keys and no other.
+
+    Raises:
+        DataError: not a text file; or, behind the last line, all that was wrong with any of them.
+    """
+    problems = Problems(path)
+    for where, value in json_lines(path, problems):
+        row = checked(path, problems, where, value, keys)
+        if row is not None:
+            yield row
+    problems.raise_if_any()
 
 
 def checked(

@@ -124,6 +124,19 @@ def json_lines(path: Path, problems: Problems) -> Iterator[tuple[str, Any]]:
         yield where, value
 
 
+def json_file(path: Path) -> Any:
+    """The value of a file that is one JSON document.
+
+    Raises:
+        DataError: not a text file, or not JSON (line named).
+    """
+    try:
+        return parse_json(read_text(path))
+    except NotJson as error:
+        line = f"line {error.line}: " if error.line else ""
+        raise DataError(f"{path}: {line}not JSON: {error}") from error
+
+
 def json_list(path: Path, of: str) -> list[Any]:
     """The values of a file that is one non-empty JSON list.
 
@@ -133,11 +146,7 @@ def json_list(path: Path, of: str) -> list[Any]:
     Raises:
         DataError: not a text file, not JSON (line named), or not a non-empty list.
     """
-    try:
-        values = parse_json(read_text(path))
-    except NotJson as error:
-        line = f"line {error.line}: " if error.line else ""
-        raise DataError(f"{path}: {line}not JSON: {error}") from error
+    values = json_file(path)
     if not isinstance(values, list) or not values:
         raise DataError(f"{path}: a non-empty JSON list of {of} expected")
     return values
