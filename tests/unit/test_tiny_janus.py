@@ -21,7 +21,7 @@ from atelier.policies.janus.pixels import to_uint8
 from atelier.policies.janus.pretrain.card import ROWS, _number, card
 from atelier.policies.janus.pretrain.evaluate import GUIDANCE, Exam
 from atelier.policies.janus.pretrain.painter import Painter
-from atelier.policies.janus.pretrain.snapshot import RECORD, save_snapshot
+from atelier.policies.janus.pretrain.snapshot import save_snapshot
 from atelier.policies.janus.tiny import (
     BEGIN_IMAGE,
     IMAGE,
@@ -30,7 +30,7 @@ from atelier.policies.janus.tiny import (
     build_processor,
     build_tokenizer,
 )
-from atelier.policies.pretraining.snapshots import SIZE_LIMIT, check_size
+from atelier.policies.pretraining.snapshots import RECORD, SIZE_LIMIT, check_size
 
 ASSET = repository_root() / "assets/tiny-janus"
 PROMPT = "two red circles and one blue square"

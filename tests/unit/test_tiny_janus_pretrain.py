@@ -2,7 +2,6 @@
 
 import json
 import random
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +17,12 @@ from atelier.errors import DataError
 from atelier.policies.janus.conversation import Context
 from atelier.policies.janus.log_probs import ImageForm, TextForm
 from atelier.policies.janus.module import JanusModule, Segment
-from atelier.policies.janus.pretrain import network, run
+from atelier.policies.janus.pretrain import network
 from atelier.policies.janus.pretrain.cases import make_case, make_images
 from atelier.policies.janus.pretrain.network import Batch
 from atelier.policies.janus.pretrain.options import Options
 from atelier.policies.janus.pretrain.promote import promote_snapshot
+from atelier.policies.janus.pretrain.run import pretrain
 from atelier.policies.janus.pretrain.sequences import (
     DRAWING,
     SEEING,
@@ -32,11 +32,12 @@ from atelier.policies.janus.pretrain.sequences import (
     stack,
     widen,
 )
-from atelier.policies.janus.pretrain.snapshot import RECORD
 from atelier.policies.janus.pretrain.world import case_rows, writer
 from atelier.policies.janus.rows import Drawn, Seen
 from atelier.policies.janus.rows import stack as stack_contexts
 from atelier.policies.janus.tiny import TinyJanusSizes, build_model, build_tokenizer
+from atelier.policies.pretraining.snapshots import RECORD
+from tests.support.pretraining import pretrain_here
 
 SIZES = TinyJanusSizes(width=32, layers=2, heads=2, feed_forward=48, vision_layers=1)
 TOKENS = SIZES.image_tokens
@@ -199,12 +200,9 @@ TINY = {
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a whole pre-training, in small; threads render and check."""
-    torch.set_num_threads(1)
+    """The folder of a whole pre-training, in small."""
     out = tmp_path_factory.mktemp("pretraining")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run, "ProcessPoolExecutor", lambda count, **_: ThreadPoolExecutor(count))
-        run.pretrain(Options(out=out, **TINY))
+    pretrain_here(pretrain, Options(out=out, **TINY))
     return out
 
 
@@ -238,7 +236,8 @@ def test_a_snapshot_is_promoted_with_its_card(trained: Path, tmp_path: Path) -> 
     (snapshot,) = trained.glob("step-*")
     promote_snapshot(snapshot, tmp_path / "asset", heldout=2)
     text = (tmp_path / "asset/README.md").read_text()
-    assert "train --out DIR --device cpu --workers 1 --no-compile --cases 12" in text
+    assert "train --out DIR --device cpu --workers 1 --no-compile --steps 4" in text
+    assert "--cases 12" in text
     assert "4 steps" in text
     measured = json.loads((tmp_path / "asset" / RECORD).read_text())["measured"]
     assert measured["heldout"] == 2
@@ -249,9 +248,7 @@ def test_a_snapshot_is_promoted_with_its_card(trained: Path, tmp_path: Path) -> 
 def test_its_image_tokenizer_can_be_the_start_of_another(trained: Path, tmp_path: Path) -> None:
     (snapshot,) = trained.glob("step-*")
     options = Options(out=tmp_path, **{**TINY, "vq": snapshot, "vq_seconds": 0.0, "steps": 1})
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run, "ProcessPoolExecutor", lambda count, **_: ThreadPoolExecutor(count))
-        run.pretrain(options)
+    pretrain_here(pretrain, options)
     (again,) = tmp_path.glob("step-*")
     first, second = (
         JanusForConditionalGeneration.from_pretrained(folder).model.vqmodel.state_dict()

@@ -1,12 +1,14 @@
 """Pixels, precision, compilation and schedules of a pre-training."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
+
+WARMUP_STEPS = 200  # of what turns images into latents or codes
 
 
 def to_pixels(images: Tensor) -> Tensor:
@@ -62,6 +64,19 @@ def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
             group["lr"].fill_(rate)
         else:
             group["lr"] = rate
+
+
+@torch.no_grad()
+def follow(averages: Iterable[Tensor], trained: Iterable[Tensor], decay: float, step: int) -> None:
+    """Move averages towards the trained weights after `step` updates; at first faster, for what
+    they began with was random."""
+    decay = min(decay, (1 + step) / (10 + step))
+    torch._foreach_lerp_(list(averages), list(trained), 1 - decay)
+
+
+def rounded(parts: Mapping[str, Tensor]) -> dict[str, float]:
+    """Parts of a loss, as a log has them."""
+    return {name: round(float(value), 5) for name, value in parts.items()}
 
 
 class Recorded:

@@ -1,9 +1,11 @@
 """A pre-training's options: a dataclass whose fields are also command-line arguments."""
 
+# ruff: noqa: RUF009 - a knob is dataclasses.field with a help text
+
 import argparse
 import json
 from collections.abc import Mapping
-from dataclasses import MISSING, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,6 +26,29 @@ def knob(default: Any, text: str, **arguments: Any) -> Any:
 def needed(text: str, **arguments: Any) -> Any:
     """A field without a default."""
     return field(metadata={"help": text, **arguments})
+
+
+@dataclass(frozen=True, kw_only=True)
+class PretrainingOptions:
+    """What every `train` has; a family adds its own, and other defaults where it needs them.
+
+    Lists of numbers are tuples, times are seconds.
+    """
+
+    out: Path = needed("folder for snapshots and log.json", type=Path)
+    device: str = knob("cuda", "torch device")
+    seed: int = knob(0, "seed of scenes, initial weights and draws")
+    workers: int = knob(14, "processes that render images and look at them")
+    budget_seconds: float = knob(540.0, "wall-clock time of the whole run")
+    compile: bool = knob(True, "torch.compile the training steps")
+
+    steps: int = knob(1_000_000, "most steps of the training that has what is left of the time")
+    learning_rate: float = knob(2e-3, "AdamW, constant after the warm-up")
+    warmup_steps: int = knob(400, "linear warm-up of the learning rate")
+    weight_decay: float = knob(0.05, "of AdamW")
+    clip_norm: float = knob(1.0, "largest gradient norm")
+    ema_decay: float = knob(0.998, "decay of the averaged weights, which are what is saved")
+    prompt_dropout: float = knob(0.1, "share of empty prompts, for classifier-free guidance")
 
 
 def add_arguments(parser: argparse.ArgumentParser, options: type) -> None:

@@ -1,6 +1,9 @@
-"""What a snapshot of an embedded model has beside its weights: a record and sample images."""
+"""What a snapshot of an embedded model has beside its weights, a record and sample images, and how
+it becomes the embedded model."""
 
 import json
+import logging
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +14,43 @@ from PIL import Image, ImageDraw, ImageFont
 
 from atelier.errors import DataError
 
+RECORD = "pretraining.json"  # how a model was made
+SAMPLES = "samples.png"
+LOG = "log.json"  # beside the snapshots: the curve so far
 SIZE_LIMIT = 5_000_000  # bytes of an asset
+
+log = logging.getLogger(__name__)
+
+
+def describe_snapshot(folder: Path, samples: Image.Image, record: dict[str, Any]) -> None:
+    """Write sample images and the record beside the weights."""
+    samples.save(folder / SAMPLES, optimize=True)
+    write_json(folder / RECORD, record)
+
+
+def read_record(snapshot: Path) -> dict[str, Any]:
+    """How the model of a snapshot was made.
+
+    Raises:
+        DataError: it is no snapshot.
+    """
+    if not (snapshot / RECORD).is_file():
+        raise DataError(f"{snapshot}: no {RECORD}, so this is no snapshot of `train`")
+    record: dict[str, Any] = json.loads((snapshot / RECORD).read_text())
+    return record
+
+
+def install(snapshot: Path, target: Path, record: dict[str, Any], card: str) -> None:
+    """Replace `target` by `snapshot` with this record, and the card as README.md.
+
+    Raises:
+        DataError: more than `SIZE_LIMIT` bytes.
+    """
+    shutil.rmtree(target, ignore_errors=True)
+    shutil.copytree(snapshot, target)
+    write_json(target / RECORD, record)
+    (target / "README.md").write_text(card)
+    log.info("%s: %d bytes of at most %d", target, check_size(target), SIZE_LIMIT)
 
 
 def check_size(folder: Path) -> int:

@@ -7,8 +7,8 @@ from __future__ import annotations
 from typing import Any
 
 from atelier.policies.janus.pretrain.options import Options
-from atelier.policies.janus.pretrain.snapshot import RECORD, SAMPLES
 from atelier.policies.pretraining.options import command
+from atelier.policies.pretraining.snapshots import RECORD, SAMPLES
 
 MODULE = "atelier.policies.janus.pretrain"
 

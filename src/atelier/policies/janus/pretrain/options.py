@@ -5,19 +5,13 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from atelier.policies.pretraining.options import knob, needed
+from atelier.policies.pretraining.options import PretrainingOptions, knob
 
 
-@dataclass(frozen=True)
-class Options:
-    """Options of `train`; lists of numbers are tuples, times are seconds."""
+@dataclass(frozen=True, kw_only=True)
+class Options(PretrainingOptions):
+    """Options of `train`."""
 
-    out: Path = needed("folder for snapshots and log.json", type=Path)
-    device: str = knob("cuda", "torch device")
-    seed: int = knob(0, "seed of scenes, initial weights and draws")
-    workers: int = knob(14, "processes that render and check images")
-    budget_seconds: float = knob(540.0, "wall-clock time of the whole run")
-    compile: bool = knob(True, "torch.compile the layers of the language model")
     record: bool = knob(True, "record training steps on the GPU and play them back")
 
     cases: int = knob(100_000, "scenes of the training split, with another and an edit each")
@@ -44,15 +38,7 @@ class Options:
     redraw: int = knob(128, "drawing again after a verdict")
     edit: int = knob(160, "editing")
 
-    steps: int = knob(1_000_000, "most steps for the language model")
-    learning_rate: float = knob(2e-3, "AdamW, constant between warm-up and cooldown")
-    warmup_steps: int = knob(400, "linear warm-up of the learning rate")
     cooldown: float = knob(0.25, "share of the time over which the learning rate falls at the end")
-    weight_decay: float = knob(0.05, "of AdamW")
-    clip_norm: float = knob(1.0, "largest gradient norm")
-    ema_decay: float = knob(0.998, "decay of the averaged weights, which are what is saved")
-    prompt_dropout: float = knob(0.1, "share of null prompts, for classifier-free guidance")
-
     own_images: int = knob(9_216, "images that the model draws itself, to judge and to redraw")
     own_at: tuple[float, ...] = knob((0.4, 0.7), "shares of the time at which it draws them anew")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,7 @@ from atelier.errors import DataError
 from atelier.policies.janus.pretrain.card import card
 from atelier.policies.janus.pretrain.evaluate import Exam
 from atelier.policies.janus.pretrain.painter import Painter
-from atelier.policies.janus.pretrain.snapshot import LOG, RECORD
-from atelier.policies.pretraining.snapshots import SIZE_LIMIT, check_size, write_json
+from atelier.policies.pretraining.snapshots import LOG, install, read_record
 
 log = logging.getLogger(__name__)
 MEASURE_SEED = 1000  # other scenes and other draws than those that chose the snapshot
@@ -29,19 +27,13 @@ def promote_snapshot(snapshot: Path, target: Path, heldout: int) -> None:
     Raises:
         DataError: not a snapshot, or more than `SIZE_LIMIT` bytes.
     """
-    if not (snapshot / RECORD).is_file():
-        raise DataError(f"{snapshot}: no {RECORD}, so this is no snapshot of `train`")
-    record = json.loads((snapshot / RECORD).read_text())
+    record = read_record(snapshot)
     whole = snapshot.parent / LOG
     if whole.is_file():  # what became of the run after the snapshot
         record["curve"] = json.loads(whole.read_text())["curve"]
     record["measured"] = measure(snapshot, heldout)
     log.info("measured on this machine: %s", record["measured"])
-    shutil.rmtree(target, ignore_errors=True)
-    shutil.copytree(snapshot, target)
-    write_json(target / RECORD, record)
-    (target / "README.md").write_text(card(record))
-    log.info("%s: %d bytes of at most %d", target, check_size(target), SIZE_LIMIT)
+    install(snapshot, target, record, card(record))
 
 
 def measure(folder: Path, heldout: int, seed: int = MEASURE_SEED) -> dict[str, Any]:

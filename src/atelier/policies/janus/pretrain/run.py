@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import logging
-import multiprocessing
-import time
-from concurrent.futures import Executor, ProcessPoolExecutor
 from typing import Any
 
 import torch
@@ -18,7 +13,7 @@ from atelier.policies.janus.pretrain.evaluate import GUIDANCE, Exam
 from atelier.policies.janus.pretrain.options import Options
 from atelier.policies.janus.pretrain.own_images import learn_from_own
 from atelier.policies.janus.pretrain.painter import Painter
-from atelier.policies.janus.pretrain.snapshot import LOG, RECORD, save_snapshot
+from atelier.policies.janus.pretrain.snapshot import save_snapshot
 from atelier.policies.janus.pretrain.training import Bank, Trainer
 from atelier.policies.janus.pretrain.world import World, make_world
 from atelier.policies.janus.tiny import (
@@ -27,29 +22,24 @@ from atelier.policies.janus.tiny import (
     build_processor,
     build_tokenizer,
 )
-from atelier.policies.pretraining.options import plain
-from atelier.policies.pretraining.snapshots import sample_grid, write_json
-
-log = logging.getLogger(__name__)
-GRID_SAMPLES = 32
-RESERVE_SECONDS = 15.0  # for the last evaluation and snapshot
+from atelier.policies.pretraining.run import GRID_SAMPLES, Pretraining, run_pretraining
+from atelier.policies.pretraining.snapshots import read_record, sample_grid
 
 
 def pretrain(options: Options) -> None:
-    """Run within `budget_seconds`; all lands in `options.out`, log.json rewritten as it goes."""
-    started = time.monotonic()
-    torch.set_float32_matmul_precision("high")
+    """See run_pretraining."""
     transformers_logging.disable_progress_bar()
-    options.out.mkdir(parents=True, exist_ok=True)
-    context = multiprocessing.get_context("spawn")  # workers must not inherit a CUDA context
-    with ProcessPoolExecutor(options.workers, mp_context=context) as executor:
-        _Run(options, executor, started).run()
+    run_pretraining(JanusPretraining, options)
 
 
-class _Run:
-    def __init__(self, options: Options, executor: Executor, started: float) -> None:
-        self.options, self.executor, self.started = options, executor, started
-        self.sizes = TinyJanusSizes(
+class JanusPretraining(Pretraining[Options]):
+    """Saves a snapshot at every evaluation."""
+
+    reserve = 15.0
+
+    def run(self) -> None:
+        options = self.options
+        sizes = TinyJanusSizes(
             patch_size=options.patch_size,
             vq_blocks=options.vq_blocks,
             codes=options.codes,
@@ -58,30 +48,19 @@ class _Run:
             heads=options.heads,
             feed_forward=options.feed_forward,
         )
-        self.record: dict[str, Any] = {
-            "options": plain(options),
-            "torch": torch.__version__,
-            "device": torch.cuda.get_device_name() if options.device == "cuda" else "cpu",
-        }
-        self.curve: list[dict[str, Any]] = []
-
-    def run(self) -> None:
-        options = self.options
-        world = make_world(
-            self.executor, options.cases, "train", options.seed, self.sizes.image_tokens
-        )
-        self._note("rendered", images=len(world.images))
+        world = make_world(self.executor, options.cases, "train", options.seed, sizes.image_tokens)
+        self.note("rendered", images=len(world.images))
         tokenizer = build_tokenizer()
-        self.processor = build_processor(tokenizer, self.sizes)
-        model = build_model(tokenizer, self.sizes, options.seed).to(options.device)
+        self.processor = build_processor(tokenizer, sizes)
+        model = build_model(tokenizer, sizes, options.seed).to(options.device)
         self.record["parameters"] = _parameters(model)
-        self._note("built", **self.record["parameters"])
+        self.note("built", **self.record["parameters"])
         self.exam = Exam(options.heldout, options.seed, self.executor)
         bank = self._bank(model, world)
         trainer = Trainer(model, bank, world.tables, tokenizer.pad_token_id, options)
         self.painter = Painter(trainer.average, tokenizer)
         self.record["ceiling"] = self.exam.ceiling(self.painter)
-        self._note("ceiling", **self.record["ceiling"])
+        self.note("ceiling", **self.record["ceiling"])
         self._train(trainer)
 
     def _bank(self, model: JanusForConditionalGeneration, world: World) -> Bank:
@@ -92,11 +71,11 @@ class _Run:
         if options.vq is not None:
             made = JanusForConditionalGeneration.from_pretrained(options.vq, dtype="float32")
             tokenizer.load_state_dict(made.model.vqmodel.state_dict())
-            self.record["vq"] = {"from": json.loads((options.vq / RECORD).read_text())["vq"]}
+            self.record["vq"] = {"from": read_record(options.vq)["vq"]}
         if options.vq_seconds > 0:
             self.record["vq"] |= vq.train_tokenizer(tokenizer, images, options)
         tokenizer.requires_grad_(False)
-        self._note("image tokenizer", **self.record["vq"])
+        self.note("image tokenizer", **self.record["vq"])
         with torch.no_grad():  # what is drawn is embedded by what it means from the start on
             model.model.generation_embeddings.weight.copy_(tokenizer.quantize.embedding.weight)
         own = torch.zeros(options.own_images, *images.shape[1:], dtype=torch.uint8)
@@ -112,13 +91,10 @@ class _Run:
         )
 
     def _train(self, trainer: Trainer) -> None:
-        options = self.options
-        self._note("training starts")
-        begun = evaluated = time.monotonic()
-        span = self._left() - RESERVE_SECONDS
+        options, course, evaluated = self.options, self.course(), 0.0
+        self.note("training starts")
         own_at = list(options.own_at)
-        while trainer.step < options.steps and self._left() > RESERVE_SECONDS:
-            done = max((time.monotonic() - begun) / span, trainer.step / options.steps)
+        for done in course:
             if own_at and done >= own_at[0]:
                 self._own_images(trainer, seed=options.seed + 100 * len(own_at))
                 own_at.pop(0)
@@ -126,11 +102,11 @@ class _Run:
             if trainer.step % 100 == 0 or trainer.step < 5:
                 self._wait()
             if trainer.step in (1, 10, 100, 1000):
-                self._note("step", step=trainer.step)
-            if time.monotonic() - evaluated > options.evaluate_seconds:
-                self._evaluate(trainer, time.monotonic() - begun)
-                evaluated = time.monotonic()
-        self._evaluate(trainer, time.monotonic() - begun)
+                self.note("step", step=trainer.step)
+            if course.seconds - evaluated > options.evaluate_seconds:
+                self._evaluate(trainer, course.seconds)
+                evaluated = course.seconds
+        self._evaluate(trainer, course.seconds)
 
     def _wait(self) -> None:
         """The clock tells the truth only once the device has done what it was told."""
@@ -142,33 +118,21 @@ class _Run:
         right = learn_from_own(
             trainer, self.painter, options.own_images, options.cases, seed, self.executor
         )
-        self._note("own images", step=trainer.step, right=round(right, 4))
+        self.note("own images", step=trainer.step, right=round(right, 4))
 
     def _evaluate(self, trainer: Trainer, seconds: float) -> None:
         entry: dict[str, Any] = {"step": trainer.step, "seconds": round(seconds, 1)}
         entry["loss"] = trainer.losses()
         found, drawn = self.exam.all(self.painter)
         entry |= found
-        self.curve.append(entry)
-        self._note("evaluated", **entry)
+        self.evaluated(entry)
         notes = ["right" if right else "wrong" for right in drawn.right[:GRID_SAMPLES]]
         grid = sample_grid(drawn.images[:GRID_SAMPLES], drawn.prompts[:GRID_SAMPLES], notes)
         reached = found["draw"][f"cfg {GUIDANCE:g}"]
-        name = f"step-{trainer.step:06d}-draw-{reached:.2f}"
-        record = {**self.record, "snapshot": entry, "curve": self.curve}
-        save_snapshot(trainer.average, self.processor, self.options.out / name, grid, record)
-        write_json(self.options.out / LOG, {**self.record, "curve": self.curve})
-
-    def _left(self) -> float:
-        return self.options.budget_seconds - (time.monotonic() - self.started)
-
-    def _note(self, what: str, **values: Any) -> None:
-        log.info("%6.1f s  %s  %s", time.monotonic() - self.started, what, values)
-
-
-def _with_room(values: torch.Tensor, count: int) -> torch.Tensor:
-    """The same with `count` more places at the end, for the model's own images."""
-    return torch.cat([values, values.new_zeros(count, *values.shape[1:])])
+        folder = self.options.out / f"step-{trainer.step:06d}-draw-{reached:.2f}"
+        record = self.snapshot_record(entry)
+        save_snapshot(trainer.average, self.processor, folder, grid, record)
+        self.write_log()
 
 
 def _parameters(model: JanusForConditionalGeneration) -> dict[str, int]:

@@ -10,11 +10,7 @@ from typing import Any
 from PIL import Image
 from transformers import JanusForConditionalGeneration, JanusProcessor
 
-from atelier.policies.pretraining.snapshots import write_json
-
-RECORD = "pretraining.json"
-SAMPLES = "samples.png"
-LOG = "log.json"  # beside the snapshots: the curve so far
+from atelier.policies.pretraining.snapshots import describe_snapshot
 
 
 def save_snapshot(
@@ -30,8 +26,7 @@ def save_snapshot(
     # Weights are loaded in the dtype that config.json names.
     path = folder / "config.json"
     path.write_text(json.dumps(_in_float32(json.loads(path.read_text())), indent=2) + "\n")
-    samples.save(folder / SAMPLES, optimize=True)
-    write_json(folder / RECORD, record)
+    describe_snapshot(folder, samples, record)
 
 
 def _in_float32(config: dict[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,14 @@ from atelier.policies.janus.pretrain import network
 from atelier.policies.janus.pretrain.network import Batch
 from atelier.policies.janus.pretrain.options import Options
 from atelier.policies.janus.pretrain.sequences import DRAWING, SEEING, Table, Task, widen
-from atelier.policies.pretraining.compute import Recorded, adamw, autocast, compiled, set_rate
+from atelier.policies.pretraining.compute import (
+    Recorded,
+    adamw,
+    autocast,
+    compiled,
+    follow,
+    set_rate,
+)
 
 # Tasks whose conversations are about as long go through the model together.
 GROUPS: tuple[tuple[Task, ...], ...] = (("draw", *SEEING), ("redraw", "edit"))
@@ -111,9 +118,7 @@ class Trainer:
         self._update()
         self.step += 1
         self._summed += 1
-        decay = min(options.ema_decay, (1 + self.step) / (10 + self.step))
-        with torch.no_grad():
-            torch._foreach_lerp_(self._averaged, self._trained, 1 - decay)
+        follow(self._averaged, self._trained, options.ema_decay, self.step)
 
     def losses(self) -> dict[Task, float]:
         """Means since the last call."""

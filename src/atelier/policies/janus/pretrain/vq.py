@@ -8,7 +8,6 @@ not normalise, finds the same codes (spec janus 12).
 from __future__ import annotations
 
 import logging
-import time
 from typing import Any
 
 import torch
@@ -20,13 +19,16 @@ from transformers import JanusVQVAE
 from atelier.policies.janus.pixels import normalise_codebook, to_uint8
 from atelier.policies.janus.pretrain.options import Options
 from atelier.policies.pretraining.compute import (
+    WARMUP_STEPS,
     Recorded,
     adamw,
     cosine,
     differences,
+    rounded,
     set_rate,
     to_pixels,
 )
+from atelier.policies.pretraining.course import Course
 
 log = logging.getLogger(__name__)
 BATCH = 1000  # of encoding and decoding
@@ -41,20 +43,17 @@ def train_tokenizer(vq: JanusVQVAE, images: Tensor, options: Options) -> dict[st
     """Train in place on uint8 `images` [N, H, W, 3] for `vq_seconds`; returns what it measured."""
     vq.requires_grad_(True)
     training = _Training(vq, images, options)
-    start, step, entry = time.monotonic(), 0, {}
-    while True:
-        done = max((time.monotonic() - start) / options.vq_seconds, step / options.vq_steps)
-        if done >= 1:
-            break
-        training.step(options.vq_learning_rate * min(1.0, (step + 1) / 200) * cosine(done))
-        step += 1
-        if step % LOOK_EVERY == 0:
+    course, entry = Course(options.vq_seconds, options.vq_steps), {}
+    for done in course:
+        warm = min(1.0, course.step / WARMUP_STEPS)
+        training.step(options.vq_learning_rate * warm * cosine(done))
+        if course.step % LOOK_EVERY == 0:
             entry = training.look(revive=done < REVIVE_UNTIL)
-        if step % (10 * LOOK_EVERY) == 0:
-            log.info("vq step %d %.0f %% %s", step, 100 * done, entry)
+        if course.step % (10 * LOOK_EVERY) == 0:
+            log.info("vq step %d %.0f %% %s", course.step, 100 * done, entry)
     normalise_codebook(vq.quantize.embedding)
     vq.eval().requires_grad_(False)
-    return {"steps": step, "seconds": round(time.monotonic() - start, 1), **entry}
+    return {"steps": course.step, "seconds": round(course.seconds, 1), **entry}
 
 
 class _Training:
@@ -79,7 +78,7 @@ class _Training:
 
     def look(self, revive: bool) -> dict[str, float]:
         """The losses of the last step and how evenly codes are used; moves codes that are not."""
-        entry = {name: round(float(value), 5) for name, value in self._parts.items()}
+        entry = rounded(self._parts)
         entry["perplexity"] = round(_perplexity(self._used), 1)
         if revive:
             _revive(self._vq.quantize.embedding.weight, self._used, self._directions)

@@ -1,7 +1,6 @@
 """Training of the autoencoder, and the latents of all images in its final units."""
 
 import logging
-import time
 from typing import Any
 
 import torch
@@ -9,12 +8,17 @@ from diffusers import AutoencoderKL
 from torch import Tensor
 
 from atelier.policies.pretraining.compute import (
+    WARMUP_STEPS,
+    adamw,
     autocast,
     compiled,
     cosine,
     differences,
+    rounded,
+    set_rate,
     to_pixels,
 )
+from atelier.policies.pretraining.course import Course
 from atelier.policies.sd3.pretrain.options import Options
 
 log = logging.getLogger(__name__)
@@ -27,18 +31,14 @@ def train_autoencoder(vae: AutoencoderKL, images: Tensor, options: Options) -> d
     The learning rate follows a cosine over the time, not over steps.
     """
     vae.train().requires_grad_(True)
-    optimizer = torch.optim.AdamW(vae.parameters(), lr=0.0, betas=(0.9, 0.99), weight_decay=0.0)
+    groups = [{"params": list(vae.parameters()), "weight_decay": 0.0}]
+    optimizer = adamw(groups, (0.9, 0.99), images.device)
     step_loss = compiled(_loss, options.compile)
     generator = torch.Generator(images.device).manual_seed(options.seed)
-    start, step, entry = time.monotonic(), 0, {}
-    while True:
-        # The first step compiles: its time does not count.
-        start = time.monotonic() if step == 1 else start
-        done = max((time.monotonic() - start) / options.vae_seconds, step / options.vae_steps)
-        if done >= 1:
-            break
-        for group in optimizer.param_groups:
-            group["lr"] = options.vae_learning_rate * min(1.0, (step + 1) / 200) * cosine(done)
+    course, entry = Course(options.vae_seconds, options.vae_steps, untimed=1), {}
+    for done in course:
+        warm = min(1.0, course.step / WARMUP_STEPS)
+        set_rate(optimizer, options.vae_learning_rate * warm * cosine(done))
         index = torch.randint(
             len(images), (options.vae_batch,), generator=generator, device=images.device
         )
@@ -47,12 +47,11 @@ def train_autoencoder(vae: AutoencoderKL, images: Tensor, options: Options) -> d
         torch.nn.utils.clip_grad_norm_(vae.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
-        step += 1
-        if step % 200 == 0:
-            entry = {name: round(float(value), 5) for name, value in parts.items()}
-            log.info("vae step %d %.0f %% %s", step, 100 * done, entry)
+        if course.step % 200 == 0:
+            entry = rounded(parts)
+            log.info("vae step %d %.0f %% %s", course.step, 100 * done, entry)
     vae.eval().requires_grad_(False)
-    return {"steps": step, "seconds": round(time.monotonic() - start, 1), **entry}
+    return {"steps": course.step, "seconds": round(course.seconds, 1), **entry}
 
 
 @torch.no_grad()

@@ -9,7 +9,7 @@ from diffusers import SD3Transformer2DModel
 from torch import Tensor
 from torch.nn import functional
 
-from atelier.policies.pretraining.compute import autocast, compiled
+from atelier.policies.pretraining.compute import adamw, autocast, compiled, follow, set_rate
 from atelier.policies.sd3.pretrain.options import Options
 
 TRAIN_TIMESTEPS = 1000
@@ -38,31 +38,22 @@ class FlowTrainer:
         self._options = options
         self._device = latents[0].device
         self._generator = torch.Generator(self._device).manual_seed(options.seed + 1)
-        self._optimizer = torch.optim.AdamW(
-            model.parameters(),
-            lr=0.0,
-            betas=(0.9, 0.99),
-            weight_decay=options.weight_decay,
-            fused=self._device.type == "cuda",
-        )
+        groups = [{"params": list(model.parameters()), "weight_decay": options.weight_decay}]
+        self._optimizer = adamw(groups, (0.9, 0.99), self._device)
         self._loss: Callable[..., Tensor] = compiled(_loss, options.compile)
 
     def train_step(self) -> Tensor:
         """One update; returns the loss (a device scalar, not synchronised)."""
         options = self._options
-        for group in self._optimizer.param_groups:
-            group["lr"] = options.learning_rate * min(1.0, (self.step + 1) / options.warmup_steps)
+        warm = min(1.0, (self.step + 1) / options.warmup_steps)
+        set_rate(self._optimizer, options.learning_rate * warm)
         loss = self._loss(self.model, *self._draw())
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), options.clip_norm)
         self._optimizer.step()
         self._optimizer.zero_grad()
         self.step += 1
-        decay = min(options.ema_decay, (1 + self.step) / (10 + self.step))
-        with torch.no_grad():
-            torch._foreach_lerp_(
-                list(self.average.parameters()), list(self.model.parameters()), 1 - decay
-            )
+        follow(self.average.parameters(), self.model.parameters(), options.ema_decay, self.step)
         return loss.detach()
 
     def _draw(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:

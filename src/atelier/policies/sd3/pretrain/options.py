@@ -5,19 +5,15 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from atelier.policies.pretraining.options import knob, needed
+from atelier.policies.pretraining.options import PretrainingOptions, knob
 
 
-@dataclass(frozen=True)
-class Options:
-    """Options of `train`; lists of numbers are tuples, times are seconds."""
+@dataclass(frozen=True, kw_only=True)
+class Options(PretrainingOptions):
+    """Options of `train`."""
 
-    out: Path = needed("folder for snapshots and log.json", type=Path)
-    device: str = knob("cuda", "torch device")
-    seed: int = knob(0, "seed of scenes, initial weights and noise")
     workers: int = knob(16, "processes that render and read images")
     budget_seconds: float = knob(490.0, "wall-clock time of the whole run")
-    compile: bool = knob(True, "torch.compile the training steps")
 
     images: int = knob(120_000, "rendered training images")
     word_share: float = knob(0.75, "share of scenes that are one word")
@@ -38,13 +34,9 @@ class Options:
     heads: int = knob(5, "attention heads of 24 dimensions each")
 
     batch: int = knob(768, "latents a step")
-    steps: int = knob(1_000_000, "most steps for the transformer")
     learning_rate: float = knob(1.2e-3, "AdamW, constant after the warm-up")
-    warmup_steps: int = knob(400, "linear warm-up of the learning rate")
     weight_decay: float = knob(0.01, "of AdamW")
-    clip_norm: float = knob(1.0, "largest gradient norm")
     ema_decay: float = knob(0.999, "decay of the averaged weights, which are what is saved")
-    prompt_dropout: float = knob(0.1, "share of empty prompts, for classifier-free guidance")
     sigma_mean: float = knob(0.0, "mean of logit(sigma)")
     sigma_std: float = knob(1.2, "standard deviation of logit(sigma)")
     shift: float = knob(1.0, "shift of the saved scheduler")

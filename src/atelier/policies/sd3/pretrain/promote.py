@@ -2,23 +2,22 @@
 
 import json
 import logging
-import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import torch
 from diffusers import StableDiffusion3Pipeline
+from diffusers.utils import logging as diffusers_logging
 
 from atelier.errors import DataError
 from atelier.policies.pretraining.options import command
-from atelier.policies.pretraining.snapshots import SIZE_LIMIT, check_size
+from atelier.policies.pretraining.snapshots import RECORD, SAMPLES, install, read_record
 from atelier.policies.sd3.pretrain.card import CARD
 from atelier.policies.sd3.pretrain.evaluate import WordTest
 from atelier.policies.sd3.pretrain.images import heldout_words
 from atelier.policies.sd3.pretrain.options import Options
 from atelier.policies.sd3.pretrain.reading import summary
-from atelier.policies.sd3.pretrain.snapshot import RECORD, SAMPLES
 
 log = logging.getLogger(__name__)
 MODULE = "atelier.policies.sd3.pretrain"
@@ -31,15 +30,10 @@ def promote_snapshot(snapshot: Path, target: Path, prompts: int) -> None:
     Raises:
         DataError: not a snapshot, or more than `SIZE_LIMIT` bytes.
     """
-    if not (snapshot / RECORD).is_file():
-        raise DataError(f"{snapshot}: no {RECORD}, so this is no snapshot of `train`")
-    record = json.loads((snapshot / RECORD).read_text())
-    measured = _measure(snapshot, prompts)
+    diffusers_logging.set_verbosity_error()
+    record, measured = read_record(snapshot), _measure(snapshot, prompts)
     log.info("measured on this machine: %s", measured)
-    shutil.rmtree(target, ignore_errors=True)
-    shutil.copytree(snapshot, target)
-    (target / "README.md").write_text(_card(record, measured))
-    log.info("%s: %d bytes of at most %d", target, check_size(target), SIZE_LIMIT)
+    install(snapshot, target, record, _card(record, measured))
 
 
 def _measure(snapshot: Path, prompts: int) -> dict[str, Any]:

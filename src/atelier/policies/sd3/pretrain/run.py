@@ -1,16 +1,13 @@
 """The whole pre-training: images, autoencoder, transformer, snapshots."""
 
-import logging
-import multiprocessing
-import time
-from concurrent.futures import Executor, ProcessPoolExecutor
 from typing import Any
 
 import torch
 from diffusers import AutoencoderKL
+from diffusers.utils import logging as diffusers_logging
 
-from atelier.policies.pretraining.options import plain
-from atelier.policies.pretraining.snapshots import sample_grid, write_json
+from atelier.policies.pretraining.run import GRID_SAMPLES, Pretraining, run_pretraining
+from atelier.policies.pretraining.snapshots import sample_grid
 from atelier.policies.sd3.pretrain import autoencoder
 from atelier.policies.sd3.pretrain.evaluate import WordTest
 from atelier.policies.sd3.pretrain.flow import FlowTrainer
@@ -20,35 +17,23 @@ from atelier.policies.sd3.pretrain.reading import read_words, summary
 from atelier.policies.sd3.pretrain.snapshot import save_snapshot
 from atelier.policies.sd3.tiny import TinySD3Sizes, build_pipeline, build_vae, encode_prompts
 
-log = logging.getLogger(__name__)
 ENCODE_PROMPTS = 512
-GRID_SAMPLES = 32
-RESERVE_SECONDS = 20.0  # for the last evaluation and snapshot
 
 
 def pretrain(options: Options) -> None:
-    """Run within `budget_seconds`; all lands in `options.out`, log.json rewritten as it goes."""
-    started = time.monotonic()
-    torch.set_float32_matmul_precision("high")
-    options.out.mkdir(parents=True, exist_ok=True)
-    context = multiprocessing.get_context("spawn")  # workers must not inherit a CUDA context
-    with ProcessPoolExecutor(options.workers, mp_context=context) as executor:
-        _Run(options, executor, started).run()
+    """See run_pretraining."""
+    diffusers_logging.set_verbosity_error()
+    run_pretraining(SD3Pretraining, options)
 
 
-class _Run:
-    def __init__(self, options: Options, executor: Executor, started: float) -> None:
-        self.options, self.executor, self.started = options, executor, started
-        self.record: dict[str, Any] = {
-            "options": plain(options),
-            "torch": torch.__version__,
-            "device": torch.cuda.get_device_name() if options.device == "cuda" else "cpu",
-        }
-        self.curve: list[dict[str, Any]] = []
-        self.thresholds = sorted(options.snapshot_at)
+class SD3Pretraining(Pretraining[Options]):
+    """Saves a snapshot whenever the held-out OCR similarity passes a threshold, and at the end."""
+
+    reserve = 20.0
 
     def run(self) -> None:
         options = self.options
+        self.thresholds = sorted(options.snapshot_at)
         pixels, prompts, _ = training_images(
             self.executor,
             options.images,
@@ -56,11 +41,11 @@ class _Run:
             (options.word_share, options.mixed_share),
             options.word_lengths,
         )
-        self._note("rendered", images=len(pixels))
+        self.note("rendered", images=len(pixels))
         heldout = heldout_words(options.evaluate_prompts, options.seed)
         # Before anything is trained: without a working recogniser the run would be in vain.
         renders = summary(read_words(self.executor, heldout[0], heldout[2])[0])
-        self._note("true renders", **renders)
+        self.note("true renders", **renders)
         images = torch.from_numpy(pixels).to(options.device)
         vae = self._autoencoder(images)
         sizes = TinySD3Sizes(
@@ -70,7 +55,7 @@ class _Run:
         self.pipeline.set_progress_bar_config(disable=True)
         self.test = WordTest(self.pipeline, heldout, self.executor, options.seed)
         self.record["ceiling"] = {"renders": renders, "round_trip": self.test.round_trip()}
-        self._note("ceiling", **self.record["ceiling"])
+        self.note("ceiling", **self.record["ceiling"])
         trainer = FlowTrainer(
             self.pipeline.transformer,
             autoencoder.encode(vae, images),
@@ -91,7 +76,7 @@ class _Run:
         vae = build_vae(TinySD3Sizes()).to(options.device)
         self.record["vae"] = autoencoder.train_autoencoder(vae, images, options)
         self.record["vae"] |= autoencoder.set_units(vae, images[:5000])
-        self._note("vae", **self.record["vae"])
+        self.note("vae", **self.record["vae"])
         return vae
 
     def _encode(self, prompts: list[str]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -107,19 +92,18 @@ class _Run:
         return embeddings[index], pooled[index]
 
     def _train(self, trainer: FlowTrainer) -> None:
-        options, losses = self.options, []
-        self._note("flow starts")
-        begun = time.monotonic()
-        while trainer.step < options.steps and self._left() > RESERVE_SECONDS:
+        options, losses, course = self.options, [], self.course()
+        self.note("flow starts")
+        for _ in course:
             losses.append(trainer.train_step())
             if trainer.step in (1, 10, 100):
-                self._note("flow", step=trainer.step, loss=losses[-1].item())
+                self.note("flow", step=trainer.step, loss=losses[-1].item())
             if trainer.step % options.evaluate_every == 0:
                 loss = torch.stack(losses).mean().item()
                 losses.clear()
-                self._evaluate(trainer, loss, time.monotonic() - begun)
+                self._evaluate(trainer, loss, course.seconds)
         loss = torch.stack(losses).mean().item() if losses else self.curve[-1]["loss"]
-        self._evaluate(trainer, loss, time.monotonic() - begun, final=True)
+        self._evaluate(trainer, loss, course.seconds, final=True)
 
     def _evaluate(
         self, trainer: FlowTrainer, loss: float, seconds: float, final: bool = False
@@ -134,21 +118,14 @@ class _Run:
             if steps == first:
                 read = [f"read: {text}" if text else "" for text in texts[:GRID_SAMPLES]]
                 grid = images[:GRID_SAMPLES], self.test.prompts[:GRID_SAMPLES], read
-        self.curve.append(entry)
-        self._note("evaluated", **entry)
+        self.evaluated(entry)
         reached = entry[f"{first} steps"]["similarity"]
         crossed = [threshold for threshold in self.thresholds if reached >= threshold]
         if crossed or final:
             self.thresholds = self.thresholds[len(crossed) :]
             entry["schedules"] = self.test.schedules(first)
             name = f"step-{trainer.step:06d}-sim-{reached:.2f}"
-            record = {**self.record, "snapshot": entry, "curve": self.curve}
-            save_snapshot(self.pipeline, self.options.out / name, sample_grid(*grid), record)
-            self._note("saved", name=name, schedules=entry["schedules"])
-        write_json(self.options.out / "log.json", {**self.record, "curve": self.curve})
-
-    def _left(self) -> float:
-        return self.options.budget_seconds - (time.monotonic() - self.started)
-
-    def _note(self, what: str, **values: Any) -> None:
-        log.info("%6.1f s  %s  %s", time.monotonic() - self.started, what, values)
+            folder, record = self.options.out / name, self.snapshot_record(entry)
+            save_snapshot(self.pipeline, folder, sample_grid(*grid), record)
+            self.note("saved", name=name, schedules=entry["schedules"])
+        self.write_log()

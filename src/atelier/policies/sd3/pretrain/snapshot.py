@@ -9,10 +9,8 @@ from diffusers import StableDiffusion3Pipeline
 from PIL import Image
 from torch import nn
 
-from atelier.policies.pretraining.snapshots import write_json
+from atelier.policies.pretraining.snapshots import describe_snapshot
 
-RECORD = "pretraining.json"
-SAMPLES = "samples.png"
 TEXT_ENCODERS = ("text_encoder", "text_encoder_2", "text_encoder_3")
 
 
@@ -29,5 +27,4 @@ def save_snapshot(
     for name in TEXT_ENCODERS:
         path = folder / name / "config.json"
         path.write_text(json.dumps(json.loads(path.read_text()) | {"dtype": "float32"}, indent=2))
-    samples.save(folder / SAMPLES, optimize=True)
-    write_json(folder / RECORD, record)
+    describe_snapshot(folder, samples, record)
