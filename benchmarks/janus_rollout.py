@@ -1,7 +1,7 @@
 """Sampling and replay of image tokens by a model of Janus-Pro-1B's shape, beside plain `generate`.
 
-    python benchmarks/janus_rollout.py                          # on a GPU, bfloat16
-    python benchmarks/janus_rollout.py --tiny --device cpu      # does it run at all?
+    python -m benchmarks.janus_rollout                          # on a GPU, bfloat16
+    python -m benchmarks.janus_rollout --tiny --device cpu      # does it run at all?
 
 Weights are random: what is measured are tokens a second, in one process and at one batch, with the
 same classifier-free guidance. Prompts are of three lengths, so that there is padding.
@@ -24,7 +24,6 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import get_args
 
 import torch
@@ -32,11 +31,7 @@ import transformers
 from torch import Tensor
 from transformers import (
     GenerationConfig,
-    JanusConfig,
     JanusForConditionalGeneration,
-    JanusVisionConfig,
-    JanusVQVAEConfig,
-    LlamaConfig,
     StaticCache,
 )
 
@@ -47,71 +42,24 @@ from atelier.policies.janus.module import CACHE_ARGUMENT, JanusModule, Segment
 from atelier.policies.janus.rows import Rows, stack
 from atelier.policies.janus.sampling import Generation
 from atelier.policies.janus.trainable import require_frozen, train_fully
+from benchmarks.janus_shape import JANUS_SHAPES, JanusShape, janus_config
 
 GIBIBYTE = 2**30
-PAD, BOS, EOS, BOI = 0, 1, 2, 3
+PAD, BOS, EOS, BOI, IMAGE = 0, 1, 2, 3, 5
 ON_A_CPU = ("eager", "dynamic", "compile")
 LENGTHS = (24, 18, 12)  # of prompts, in tokens
 
 
-@dataclass(frozen=True)
-class Shape:
-    """Defaults: Janus-Pro-1B (spec janus 1.1)."""
-
-    width: int = 2048
-    inner_width: int = 5632
-    layers: int = 24
-    heads: int = 16
-    vocabulary: int = 102_400
-    side: int = 24
-    codes: int = 16_384
-    vision_width: int = 1024
-    vision_layers: int = 24
-    vision_heads: int = 16
-    vq_channels: int = 128
-    vq_multipliers: tuple[int, ...] = (1, 1, 2, 2, 4)
+TINY = JanusShape(64, 2, 4, 128, 64, 8, 16, 96, 32, 2, 4, 32, (1, 1, 1, 1, 1))
 
 
-TINY = Shape(64, 128, 2, 4, 64, 8, 96, 32, 2, 4, 32, (1, 1, 1, 1, 1))
-
-
-def build(shape: Shape) -> JanusForConditionalGeneration:
+def build(shape: JanusShape) -> JanusForConditionalGeneration:
     """Random weights of the real class, on the default device."""
-    patch = 2 ** (len(shape.vq_multipliers) - 1)
-    config = JanusConfig(
-        text_config=LlamaConfig(
-            vocab_size=shape.vocabulary,
-            hidden_size=shape.width,
-            intermediate_size=shape.inner_width,
-            num_hidden_layers=shape.layers,
-            num_attention_heads=shape.heads,
-            max_position_embeddings=16_384,
-            bos_token_id=BOS,
-            eos_token_id=EOS,
-            pad_token_id=PAD,
-            tie_word_embeddings=False,
-        ),
-        vision_config=JanusVisionConfig(
-            hidden_size=shape.vision_width,
-            num_hidden_layers=shape.vision_layers,
-            num_attention_heads=shape.vision_heads,
-            image_size=shape.side * patch,
-            patch_size=patch,
-            projection_dim=shape.width,
-            num_image_tokens=shape.side**2,
-        ),
-        vq_config=JanusVQVAEConfig(
-            num_embeddings=shape.codes,
-            base_channels=shape.vq_channels,
-            channel_multiplier=list(shape.vq_multipliers),
-            projection_dim=shape.width,
-            image_token_embed_dim=shape.width,
-        ),
-        image_token_id=5,
-        tie_word_embeddings=False,
-    )
+    marks = {"bos_token_id": BOS, "eos_token_id": EOS, "pad_token_id": PAD}
     torch.manual_seed(0)
-    model = JanusForConditionalGeneration._from_config(config, attn_implementation="sdpa")
+    model = JanusForConditionalGeneration._from_config(
+        janus_config(shape, image_token_id=IMAGE, **marks), attn_implementation="sdpa"
+    )
     with torch.no_grad():  # or every distribution is flat, and every comparison a toss
         model.model.generation_embeddings.weight.normal_()
         model.model.generation_head.vision_head.weight.normal_(std=shape.width**-0.5)
@@ -119,12 +67,7 @@ def build(shape: Shape) -> JanusForConditionalGeneration:
         for name in ("fc1", "hidden_layers.0"):
             layer = model.model.generation_aligner.get_submodule(name)
             layer.weight.normal_(std=0.05 / layer.in_features**0.5)
-    model.generation_config = GenerationConfig(
-        bos_token_id=BOS,
-        eos_token_id=EOS,
-        pad_token_id=PAD,
-        generation_kwargs={"boi_token_id": BOI},
-    )
+    model.generation_config = GenerationConfig(**marks, generation_kwargs={"boi_token_id": BOI})
     return model.eval()
 
 
@@ -278,7 +221,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--no-checkpointing", action="store_true", help="keep all activations")
     options = parser.parse_args()
-    device, shape = torch.device(options.device), TINY if options.tiny else Shape()
+    device, shape = torch.device(options.device), TINY if options.tiny else JANUS_SHAPES["1b"]
     executions = [one for one in options.executions if device.type == "cuda" or one in ON_A_CPU]
 
     def say(facts: dict[str, object]) -> None:

@@ -50,44 +50,56 @@ JANUS_SHAPES = {
 }
 
 
+def janus_config(shape: JanusShape, image_token_id: int, **marks: int) -> JanusConfig:
+    """The configuration of the real class.
+
+    Args:
+        marks: bos_token_id, eos_token_id, pad_token_id.
+    """
+    return JanusConfig(
+        text_config=LlamaConfig(
+            vocab_size=shape.vocabulary,
+            hidden_size=shape.width,
+            intermediate_size=shape.feed_forward,
+            num_hidden_layers=shape.layers,
+            num_attention_heads=shape.heads,
+            max_position_embeddings=16_384,
+            tie_word_embeddings=False,
+            **marks,
+        ),
+        vision_config=JanusVisionConfig(
+            hidden_size=shape.vision_width,
+            num_hidden_layers=shape.vision_layers,
+            num_attention_heads=shape.vision_heads,
+            image_size=shape.pixels,
+            patch_size=shape.patch,
+            projection_dim=shape.width,
+            num_image_tokens=shape.side**2,
+        ),
+        vq_config=JanusVQVAEConfig(
+            num_embeddings=shape.codebook,
+            base_channels=shape.channels,
+            channel_multiplier=list(shape.multipliers),
+            projection_dim=shape.width,
+            image_token_embed_dim=shape.width,
+        ),
+        image_token_id=image_token_id,
+        tie_word_embeddings=False,
+    )
+
+
 def build_janus(
     shape: JanusShape, tokenizer: PreTrainedTokenizerFast
 ) -> JanusForConditionalGeneration:
     """Random weights of the real class, on the default device."""
-    return JanusForConditionalGeneration(
-        JanusConfig(
-            text_config=LlamaConfig(
-                vocab_size=shape.vocabulary,
-                hidden_size=shape.width,
-                intermediate_size=shape.feed_forward,
-                num_hidden_layers=shape.layers,
-                num_attention_heads=shape.heads,
-                max_position_embeddings=16_384,
-                bos_token_id=tokenizer.bos_token_id,
-                eos_token_id=tokenizer.eos_token_id,
-                pad_token_id=tokenizer.pad_token_id,
-                tie_word_embeddings=False,
-            ),
-            vision_config=JanusVisionConfig(
-                hidden_size=shape.vision_width,
-                num_hidden_layers=shape.vision_layers,
-                num_attention_heads=shape.vision_heads,
-                image_size=shape.pixels,
-                patch_size=shape.patch,
-                projection_dim=shape.width,
-                num_image_tokens=shape.side**2,
-            ),
-            vq_config=JanusVQVAEConfig(
-                num_embeddings=shape.codebook,
-                base_channels=shape.channels,
-                channel_multiplier=list(shape.multipliers),
-                projection_dim=shape.width,
-                image_token_embed_dim=shape.width,
-            ),
-            image_token_id=tokenizer.convert_tokens_to_ids(IMAGE),
-            tie_word_embeddings=False,
-        )
+    config = janus_config(
+        shape,
+        tokenizer.convert_tokens_to_ids(IMAGE),
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
     )
+    return JanusForConditionalGeneration(config)
 
 
 def write_janus(shape: JanusShape, folder: Path) -> None:
