@@ -38,7 +38,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         prepare(config.data, Path(folder))
         prompts = read_prompts(Path(folder) / "heldout.parquet")[: config.evaluation.prompts]
-    policy = SD3Policy.load(config.policy, config.rollout, config.evaluation, 1, "cpu")
+    policy = SD3Policy.load(config, "cpu")
     scores: dict[str, list[list[float]]] = {"similarity": [], "gold": []}
     for draw in range(arguments.images):
         keys = [key("best-of-n", draw, prompt.prompt_id) for prompt in prompts]

@@ -83,15 +83,7 @@ def load_sd3(config: RunConfig, world: World, meter: Meter) -> tuple[Policy, lis
     encoder = prompt_encoder(folder, config.policy, world.device)
     with meter("prompts"):
         encoder.prepare([prompt.text])
-    policy = SD3Policy(
-        load_image_parts(folder, config.policy),
-        encoder,
-        config.policy,
-        config.rollout,
-        config.evaluation,
-        config.train.seed,
-        world.device,
-    )
+    policy = SD3Policy(load_image_parts(folder, config.policy), encoder, config, world.device)
     return policy, [Sample(i, 0, prompt) for i in range(config.rollout.micro_batch_size)]
 
 

@@ -29,7 +29,7 @@ def test_the_reference_is_computed_in_float32() -> None:
             f"policy.path={untrained_pipeline()}",
         ]
         config = resolve("tiny/base", settings, Path(os.devnull))
-        policy = SD3Policy.load(config.policy, config.rollout, config.evaluation, 1, "cpu")
+        policy = SD3Policy.load(config, "cpu")
         tensors = {name: torch.full_like(one, 0.05) for name, one in policy.trainable().items()}
         reference = make_reference(config, tensors, [Prompt(0, 0, "a", {})], "cpu")
         assert reference.images.shape == (1, 32, 32, 3)

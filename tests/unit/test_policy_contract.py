@@ -39,7 +39,8 @@ def sd3(**settings) -> SD3Policy:
         path=str(untrained_pipeline()), max_sequence_length=16, **settings.pop("policy", {})
     )
     rollout = RolloutConfig(**{"num_inference_steps": 4, **settings})
-    return SD3Policy.load(policy, rollout, EvaluationConfig(num_inference_steps=4), 1, "cpu")
+    evaluation = EvaluationConfig(num_inference_steps=4)
+    return SD3Policy.load(RunConfig(policy=policy, rollout=rollout, evaluation=evaluation), "cpu")
 
 
 def janus(policy=None, **rollout) -> JanusPolicy:

@@ -13,7 +13,7 @@ from atelier.config.digest import stage_digest
 from atelier.config.image_size import latent_side
 from atelier.config.policy_parts import VaeConfig
 from atelier.config.resolve import resolve
-from atelier.config.schema import EvaluationConfig, PolicyConfig, RolloutConfig
+from atelier.config.schema import EvaluationConfig, PolicyConfig, RolloutConfig, RunConfig
 from atelier.data.prompts import Prompt
 from atelier.errors import ConfigError
 from atelier.policies.base import Part, Sample
@@ -29,7 +29,7 @@ def sd3(**policy) -> SD3Policy:
     settings = PolicyConfig(path=str(untrained_pipeline()), max_sequence_length=16, **policy)
     rollout = RolloutConfig(num_inference_steps=4)
     evaluation = EvaluationConfig(num_inference_steps=4)
-    return SD3Policy.load(settings, rollout, evaluation, 1, "cpu")
+    return SD3Policy.load(RunConfig(policy=settings, rollout=rollout, evaluation=evaluation), "cpu")
 
 
 @pytest.mark.parametrize(("pixels", "side"), [(None, 128), (512, 64), (1024, 128), (16, 2)])

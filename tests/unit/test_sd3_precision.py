@@ -5,12 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from atelier.config.schema import (
-    EvaluationConfig,
-    LoraConfig,
-    PolicyConfig,
-    RolloutConfig,
-)
+from atelier.config.schema import LoraConfig, PolicyConfig, RolloutConfig, RunConfig
 from atelier.data.prompts import Prompt
 from atelier.policies.base import Part, Sample
 from atelier.policies.sd3.policy import SD3Policy
@@ -24,7 +19,7 @@ SIXTEEN = ["bfloat16", "float16"]
 def sd3(**policy) -> SD3Policy:
     settings = PolicyConfig(path=str(untrained_pipeline()), max_sequence_length=16, **policy)
     rollout = RolloutConfig(num_inference_steps=4, noise_level=0.8, guidance_scale=2.0)
-    return SD3Policy.load(settings, rollout, EvaluationConfig(), 1, "cpu")
+    return SD3Policy.load(RunConfig(policy=settings, rollout=rollout), "cpu")
 
 
 def replay(policy: SD3Policy, with_reference: bool = False):

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from atelier.config.policy_parts import TextConfig
-from atelier.config.schema import EvaluationConfig, PolicyConfig, RolloutConfig
+from atelier.config.schema import PolicyConfig, RunConfig
 from atelier.policies.embedding_cache import DiskCache, EmbeddingCache, MemoryCache
 from atelier.policies.sd3 import prompts as sd3_prompts
 from atelier.policies.sd3.conditions import PromptEncoder
@@ -135,7 +135,7 @@ def test_a_policy_never_has_encoders_beside_its_transformer(
 ) -> None:
     monkeypatch.setattr(sd3_prompts, "CACHE", str(tmp_path))
     settings = config(disk_gigabytes=1.0)
-    policy = SD3Policy.load(settings, RolloutConfig(), EvaluationConfig(), 1, "cpu", prompts=TEXTS)
+    policy = SD3Policy.load(RunConfig(policy=settings), "cpu", prompts=TEXTS)
     assert not policy._encoder._encoders.are_loaded
     assert len(list(tmp_path.glob("*/*.safetensors"))) == len(TEXTS) + 1
     parts = load_image_parts(untrained_pipeline(), settings)

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib import import_module
+from typing import Any
 
 import torch
 
 from atelier.config.schema import RunConfig
 from atelier.policies.base import Policy
+
+# Families, and where their policies are: imported when one is used, with the libraries it needs.
+_POLICIES = {"sd3": ("sd3.policy", "SD3Policy"), "janus": ("janus.policy", "JanusPolicy")}
 
 
 def load_policy(
@@ -21,18 +26,7 @@ def load_policy(
     Raises:
         ConfigError: there is no such model, or it is of another kind.
     """
-    if config.policy.family == "janus":
-        from atelier.policies.janus.policy import JanusPolicy
-
-        return JanusPolicy.load(config, device, rank)
-    from atelier.policies.sd3.policy import SD3Policy
-
-    return SD3Policy.load(
-        config.policy,
-        config.rollout,
-        config.evaluation,
-        config.train.seed,
-        device,
-        rank,
-        prompts=prompts,
-    )
+    module, name = _POLICIES[config.policy.family]
+    kind: Any = getattr(import_module(f"atelier.policies.{module}"), name)
+    policy: Policy = kind.load(config, device, rank, prompts)
+    return policy

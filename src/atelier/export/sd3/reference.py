@@ -41,14 +41,8 @@ def make_reference(
     of one training run.
     """
     texts = [prompt.text for prompt in prompts]
-    policy = SD3Policy.load(
-        _in_float32(config.policy),
-        config.rollout,
-        config.evaluation,
-        config.train.seed,
-        device,
-        prompts=texts,
-    )
+    exact = config.model_copy(update={"policy": _in_float32(config.policy)})
+    policy = SD3Policy.load(exact, device, prompts=texts)
     latents = policy.noise([evaluation_key(config.evaluation.seed, one) for one in prompts])[:, 0]
     with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):  # as in the clean process
         before = policy.generate_from(policy.module, texts, latents)

@@ -74,7 +74,13 @@ class JanusPolicy:
             self._shape = Drawing(parts, edits=config.rollout.kind == "edit")
 
     @classmethod
-    def load(cls, config: RunConfig, device: torch.device | str, rank: int = 0) -> JanusPolicy:
+    def load(
+        cls,
+        config: RunConfig,
+        device: torch.device | str,
+        rank: int = 0,
+        prompts: Sequence[str] = (),
+    ) -> JanusPolicy:
         """Load a model directory or hub id, or a file of weights in the original layout.
 
         Raises:

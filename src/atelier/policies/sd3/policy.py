@@ -17,7 +17,7 @@ from diffusers import StableDiffusion3Pipeline
 from torch import Tensor, nn
 
 from atelier.config.image_size import latent_side
-from atelier.config.schema import EvaluationConfig, PolicyConfig, RolloutConfig
+from atelier.config.schema import RunConfig
 from atelier.data.keys import key
 from atelier.policies.flow.policy import FlowPolicy
 from atelier.policies.sd3.conditions import NO_PROMPT, Conditions, PromptEncoder
@@ -36,17 +36,16 @@ class SD3Policy(FlowPolicy):
         self,
         pipeline: StableDiffusion3Pipeline,
         encoder: PromptEncoder,
-        policy: PolicyConfig,
-        rollout: RolloutConfig,
-        evaluation: EvaluationConfig,
-        seed: int,
+        config: RunConfig,
         device: torch.device,
         rank: int = 0,
     ) -> None:
-        transformer = pipeline.transformer
+        transformer, policy, seed = pipeline.transformer, config.policy, config.train.seed
         side = latent_side(policy.resolution, transformer.config, pipeline.vae.config)
         tokens = (side // transformer.config.patch_size) ** 2
-        super().__init__(rollout, evaluation, pipeline.scheduler, tokens, seed, rank, device)
+        super().__init__(
+            config.rollout, config.evaluation, pipeline.scheduler, tokens, seed, rank, device
+        )
         self._policy = policy
         self._seed = seed
         self._encoder = encoder
@@ -59,10 +58,7 @@ class SD3Policy(FlowPolicy):
     @classmethod
     def load(
         cls,
-        policy: PolicyConfig,
-        rollout: RolloutConfig,
-        evaluation: EvaluationConfig,
-        seed: int,
+        config: RunConfig,
         device: torch.device | str,
         rank: int = 0,
         prompts: Sequence[str] = (),
@@ -72,12 +68,13 @@ class SD3Policy(FlowPolicy):
         `prompts`, where they are known, are encoded before the transformer is loaded, so that it
         and the text encoders are never on the device together. Others are encoded as they come.
         """
-        device, directory = torch.device(device), locate(policy)
+        device, policy = torch.device(device), config.policy
+        directory = locate(policy)
         encoder = prompt_encoder(directory, policy, device)
         if prompts:
             encoder.prepare(prompts, rank)
         pipeline = load_image_parts(directory, policy)
-        return cls(pipeline, encoder, policy, rollout, evaluation, seed, device, rank)
+        return cls(pipeline, encoder, config, device, rank)
 
     def _make_module(self) -> nn.Module:
         transformer = self._base
