@@ -29,8 +29,8 @@ from atelier.judge_models.opening import (
     first_tokens,
     markers_of,
     opened,
-    told,
 )
+from atelier.model_files import told
 
 BATCH = 32
 # What processors and models raise about a question that they cannot take. Anything else is a fault

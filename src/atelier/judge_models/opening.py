@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +16,11 @@ from transformers import (
 )
 
 from atelier.errors import ConfigError
+from atelier.model_files import telling
 
 YES = ("yes", "Yes", "YES")
 NO = ("no", "No", "NO")
 _MEDIA = ("image", "video", "audio")
-_LONGEST = 400  # characters of a reason
 
 
 def opened(path: str | Path, device: str, dtype: str) -> tuple[Any, Any]:
@@ -32,15 +31,15 @@ def opened(path: str | Path, device: str, dtype: str) -> tuple[Any, Any]:
     """
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    with _files_of(path):
+    with telling(f"judge {path}: cannot be loaded"):
         config = AutoConfig.from_pretrained(path)
     if type(config) not in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING:
         raise ConfigError(f"judge {path}: {config.model_type} is no vision-language model")
-    with _files_of(path):
+    with telling(f"judge {path}: cannot be loaded"):
         processor: Any = AutoProcessor.from_pretrained(path)
     if problem := _unfit(processor):
         raise ConfigError(f"judge {path}: {problem}")
-    with _files_of(path):
+    with telling(f"judge {path}: cannot be loaded"):
         model, lacking = _model(path, dtype)
         if device == "cpu" and dtype == "auto":
             model = model.float()  # half precision is slow there, and rounds more
@@ -51,22 +50,6 @@ def opened(path: str | Path, device: str, dtype: str) -> tuple[Any, Any]:
             f"such as {lacking[0]}"
         )
     return processor, model
-
-
-@contextmanager
-def _files_of(path: str | Path) -> Iterator[None]:
-    """Somebody's files are parsed by transformers, tokenizers, safetensors and pickle: what is
-    damaged raises what their code trips over: KeyError, SafetensorError, TypeError, Exception."""
-    try:
-        yield
-    except Exception as error:
-        raise ConfigError(f"judge {path}: cannot be loaded: {told(error)}") from error
-
-
-def told(error: Exception) -> str:
-    """An error in a line or two: transformers lists every model there is."""
-    text = f"{type(error).__name__}: {error}"
-    return text if len(text) <= _LONGEST else text[:_LONGEST] + " ..."
 
 
 def _model(path: str | Path, dtype: str) -> tuple[Any, list[str]]:

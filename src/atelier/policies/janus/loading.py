@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -20,12 +20,12 @@ from transformers import (
 from transformers.utils import logging as transformers_logging
 
 from atelier.errors import ConfigError
+from atelier.model_files import quietly, telling, told
 from atelier.policies.janus.checks import boi_of, require_tokens, require_whole
 from atelier.policies.janus.original_layout import from_original, is_original
 from atelier.policies.janus.pixels import normalise_codebook
 
 _WRAPPERS = ("state_dict", "model", "module")  # keys under which training code saves weights
-_LONGEST = 400  # characters of a reason
 
 
 @dataclass(frozen=True)
@@ -59,10 +59,10 @@ def load(
             its parts do not fit together.
     """
     where = f"{path} at revision {revision}" if revision else str(path)
-    with _told(where):
+    with _telling(where):
         facts, _ = PreTrainedConfig.get_config_dict(path, revision=revision)
     _require_janus(where, facts)
-    with _told(where), _quietly():
+    with _telling(where), quietly(transformers_logging):
         processor = JanusProcessor.from_pretrained(path, revision=revision)
         model, info = JanusForConditionalGeneration.from_pretrained(
             path,
@@ -123,16 +123,14 @@ def _replace_weights(model: JanusForConditionalGeneration, file: Path) -> None:
         ConfigError: it cannot be read, or does not have every weight in the model's shapes.
     """
     found = read_weights(file)
-    with _told(str(file)):
+    with _telling(str(file)):
         if is_original(found):
             found = from_original(found)
     _untie_where_they_differ(model, found)
     try:
         result = model.load_state_dict(found, strict=False)
     except RuntimeError as error:  # shapes
-        raise ConfigError(
-            f"{file}: does not fit the checkpoint's config: {_short(error)}"
-        ) from error
+        raise ConfigError(f"{file}: does not fit the checkpoint's config: {told(error)}") from error
     tied = set(getattr(model, "all_tied_weights_keys", ()))
     _require_all(str(file), sorted(set(result.missing_keys) - tied))
     if result.unexpected_keys:
@@ -151,7 +149,7 @@ def read_weights(file: Path) -> dict[str, Tensor]:
     try:
         held: Any = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
     except (OSError, RuntimeError, ValueError, EOFError, pickle.UnpicklingError) as error:
-        raise ConfigError(f"{file}: is no file of weights: {_short(error)}") from error
+        raise ConfigError(f"{file}: is no file of weights: {told(error)}") from error
     for name in _WRAPPERS:
         if isinstance(held, dict) and isinstance(held.get(name), dict):
             held = held[name]
@@ -185,31 +183,5 @@ def _require_all(where: str, missing: list[str]) -> None:
         )
 
 
-@contextmanager
-def _told(where: str) -> Iterator[None]:
-    """Somebody's files are parsed by transformers, tokenizers, safetensors and pickle: what is
-    damaged raises what their code trips over: KeyError, SafetensorError, TypeError, Exception."""
-    try:
-        yield
-    except Exception as error:
-        raise ConfigError(f"{where}: cannot be loaded as Janus: {_short(error)}") from error
-
-
-def _short(error: Exception) -> str:
-    text = f"{type(error).__name__}: {error}"
-    return text if len(text) <= _LONGEST else text[:_LONGEST] + " ..."
-
-
-@contextmanager
-def _quietly() -> Iterator[None]:
-    """No progress bars and no reports: what matters in them is checked."""
-    verbosity = transformers_logging.get_verbosity()
-    bars = transformers_logging.is_progress_bar_enabled()
-    transformers_logging.set_verbosity_error()
-    transformers_logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        transformers_logging.set_verbosity(verbosity)
-        if bars:
-            transformers_logging.enable_progress_bar()
+def _telling(where: str) -> AbstractContextManager[None]:
+    return telling(f"{where}: cannot be loaded as Janus")

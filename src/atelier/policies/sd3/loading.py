@@ -16,6 +16,7 @@ from transformers.utils import logging as transformers_logging
 from atelier.config.paths import from_root
 from atelier.config.schema import PolicyConfig
 from atelier.errors import ConfigError
+from atelier.model_files import quietly, without_bars
 
 _TEXT = ("text_encoder", "text_encoder_2", "text_encoder_3")
 _TOKENIZERS = ("tokenizer", "tokenizer_2", "tokenizer_3")
@@ -96,16 +97,6 @@ def _not_loadable(policy: PolicyConfig, error: Exception) -> ConfigError:
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """No progress bars and no warnings: a pipeline's third text encoder may be of any class."""
-    verbosity = diffusers_logging.get_verbosity()
-    bars = transformers_logging.is_progress_bar_enabled()
-    diffusers_logging.set_verbosity_error()
-    diffusers_logging.disable_progress_bar()
-    transformers_logging.disable_progress_bar()
-    try:
+    """No warnings of diffusers: a pipeline's third text encoder may be of any class."""
+    with quietly(diffusers_logging), without_bars(transformers_logging):
         yield
-    finally:
-        diffusers_logging.set_verbosity(verbosity)
-        diffusers_logging.enable_progress_bar()
-        if bars:
-            transformers_logging.enable_progress_bar()
