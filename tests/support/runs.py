@@ -42,14 +42,19 @@ SETTINGS = (
 )
 
 
+def _folder() -> Path:
+    """One that lasts as long as the process."""
+    place = tempfile.mkdtemp(prefix="atelier-test-")
+    atexit.register(shutil.rmtree, place, ignore_errors=True)
+    return Path(place)
+
+
 @functools.cache
 def untrained_pipeline() -> Path:
     """Directory of a one-layer pipeline whose weights are random, its output not zero."""
     import torch
 
-    place = tempfile.mkdtemp(prefix="atelier-test-")
-    atexit.register(shutil.rmtree, place, ignore_errors=True)
-    folder = Path(place) / "pipeline"
+    folder = _folder() / "pipeline"
     pipeline = build_pipeline(SMALLEST, seed=3)
     torch.manual_seed(3)
     for parameter in pipeline.transformer.parameters():
@@ -101,9 +106,7 @@ JANUS = (
 @functools.cache
 def random_janus_model() -> Path:
     """Directory of a tiny Janus whose weights are random."""
-    place = tempfile.mkdtemp(prefix="atelier-test-")
-    atexit.register(shutil.rmtree, place, ignore_errors=True)
-    folder = Path(place) / "janus"
+    folder = _folder() / "janus"
     sizes = random_janus.Sizes(patch=4)
     random_janus.build_model(sizes).save_pretrained(folder)
     random_janus.build_processor(sizes).save_pretrained(folder)
