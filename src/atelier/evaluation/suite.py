@@ -13,6 +13,8 @@ from atelier.config.schema import EvaluationConfig
 from atelier.evaluation.image_statistics import image_statistics
 from atelier.evaluation.judging import SuiteJudge
 from atelier.evaluation.requests import ImageRequest
+from atelier.rewards.base import ScoreBatch
+from atelier.rewards.images import pil_images
 
 Images = NDArray[np.uint8]
 Rows = list[dict[str, Any]]
@@ -67,3 +69,14 @@ def row(request: ImageRequest, image: NDArray[np.uint8]) -> dict[str, Any]:
         "image": request.file,
         **image_statistics(image),
     }
+
+
+def score_batch(images: Images, requests: Sequence[ImageRequest]) -> ScoreBatch:
+    """What a reward is shown of uint8 [N, H, W, 3] where it scores held-out images."""
+    prompts = [one.prompt for one in requests]
+    return ScoreBatch(
+        images=pil_images(images),
+        prompts=[one.text for one in prompts],
+        metadata=[one.metadata for one in prompts],
+        group_ids=[one.prompt_id for one in prompts],
+    )

@@ -9,6 +9,7 @@ copies the source has P = 1 and F = 0, who draws another picture the reverse, so
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import sqrt
 from typing import Any
 
@@ -27,10 +28,9 @@ from atelier.errors import DataError
 from atelier.evaluation.image_statistics import NAMES
 from atelier.evaluation.judging import SuiteJudge
 from atelier.evaluation.requests import ImageRequest
-from atelier.evaluation.suite import Images, Rows, Scored, Suite, row
+from atelier.evaluation.suite import Images, Rows, Scored, Suite, row, score_batch
 from atelier.evaluation.units import part
 from atelier.rewards.base import Missing, ScoreBatch
-from atelier.rewards.images import pil_images
 from atelier.rewards.scorers.edit_yes_no import EditYesNoScorer
 
 SCORES = ("edited", "following", "preserving")
@@ -115,14 +115,8 @@ def _ask(
 
 
 def _batch(images: Images, requests: Sequence[ImageRequest]) -> ScoreBatch:
-    prompts = [one.prompt for one in requests]
-    return ScoreBatch(
-        images=pil_images(images),
-        prompts=[one.text for one in prompts],
-        metadata=[one.metadata for one in prompts],
-        group_ids=[one.prompt_id for one in prompts],
-        source_images=[_source(one, images.shape[1]) for one in prompts],
-    )
+    sources = [_source(one.prompt, images.shape[1]) for one in requests]
+    return replace(score_batch(images, requests), source_images=sources)
 
 
 def _source(prompt: Prompt, side: int) -> Image | None:

@@ -20,11 +20,11 @@ from atelier.errors import DataError
 from atelier.evaluation.image_statistics import NAMES
 from atelier.evaluation.judging import SuiteJudge
 from atelier.evaluation.requests import ImageRequest
-from atelier.evaluation.suite import Images, Rows, Scored, Suite, row
+from atelier.evaluation.suite import Images, Rows, Scored, Suite, row, score_batch
 from atelier.evaluation.units import part
 from atelier.mmmg.scores import Fidelity, readability, sample_score
 from atelier.mmmg.tables import Table, table
-from atelier.rewards.base import Missing, ScoreBatch
+from atelier.rewards.base import Missing
 from atelier.rewards.images import pil_images
 from atelier.rewards.scorers.knowledge import Regioned, Seen
 from atelier.rewards.scorers.mmmg import KnowledgeJudge
@@ -153,22 +153,12 @@ def _ask(
     reasons: list[str | None] = []
     for start in range(0, len(rows), BATCH):
         few = slice(start, start + BATCH)
-        found = asking.ask(_batch(images[few], requests[few]))
+        found = asking.ask(score_batch(images[few], requests[few]))
         for own, (faithful, seen) in zip(rows[few], found, strict=True):
             own |= _columns("judge", faithful, own["readability"]) | _said(seen)
             reasons.append(faithful.reason if isinstance(faithful, Missing) else None)
             own["missing"] = own["missing"] or reasons[-1]
     judge.require_some(reasons)
-
-
-def _batch(images: Images, requests: Sequence[ImageRequest]) -> ScoreBatch:
-    prompts = [one.prompt for one in requests]
-    return ScoreBatch(
-        images=pil_images(images),
-        prompts=[one.text for one in prompts],
-        metadata=[one.metadata for one in prompts],
-        group_ids=[one.prompt_id for one in prompts],
-    )
 
 
 def _scored(rows: Rows, headline: str, reader: str) -> Scored:

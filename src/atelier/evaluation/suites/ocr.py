@@ -12,14 +12,11 @@ from typing import Any
 
 from atelier.config.rewards import OcrConfig
 from atelier.config.schema import EvaluationConfig
-from atelier.data.prompts import Prompt
 from atelier.evaluation.gold_columns import gold_columns
 from atelier.evaluation.image_statistics import NAMES
 from atelier.evaluation.judging import SuiteJudge
 from atelier.evaluation.requests import ImageRequest
-from atelier.evaluation.suite import Images, Scored, Suite, row
-from atelier.rewards.base import ScoreBatch
-from atelier.rewards.images import pil_images
+from atelier.evaluation.suite import Images, Scored, Suite, row, score_batch
 from atelier.rewards.reward_set import Reward, RewardSet
 from atelier.rewards.score_table import ScoreTable
 from atelier.rewards.scorers.ocr import OcrScorer
@@ -44,7 +41,7 @@ def score(
     Raises:
         ConfigError, Stopped: the reader fails its golden sample, see `RewardSet.preflight`.
     """
-    table, version = _read(images, [one.prompt for one in requests], config.ocr)
+    table, version = _read(images, requests, config.ocr)
     rows = [
         {**row(request, images[index]), **_read_row(index, request, table, config.ocr)}
         | gold_columns(images[index], request.prompt)
@@ -56,25 +53,18 @@ def score(
 SUITE = Suite("ocr", score)
 
 
-def _read(images: Images, prompts: Sequence[Prompt], config: OcrConfig) -> tuple[ScoreTable, str]:
+def _read(
+    images: Images, requests: Sequence[ImageRequest], config: OcrConfig
+) -> tuple[ScoreTable, str]:
     """Read all images in `config.workers` threads; there is no deadline for held-out scores."""
     scorer = OcrScorer(config)
     with RewardSet([Reward(scorer, workers=config.workers)], float("inf")) as rewards:
         rewards.preflight()
         submissions = [
-            rewards.submit(_batch(images[start : start + BATCH], prompts[start : start + BATCH]))
-            for start in range(0, len(prompts), BATCH)
+            rewards.submit(score_batch(images[at : at + BATCH], requests[at : at + BATCH]))
+            for at in range(0, len(requests), BATCH)
         ]
         return rewards.collect(submissions), scorer.version
-
-
-def _batch(images: Images, prompts: Sequence[Prompt]) -> ScoreBatch:
-    return ScoreBatch(
-        images=pil_images(images),
-        prompts=[prompt.text for prompt in prompts],
-        metadata=[prompt.metadata for prompt in prompts],
-        group_ids=[prompt.prompt_id for prompt in prompts],
-    )
 
 
 def _read_row(
