@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import functools
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 import torch
@@ -21,6 +25,7 @@ from atelier.policies.base import Policy, Sample
 from atelier.policies.janus.loading import Checkpoint
 from atelier.policies.janus.pixels import normalise_codebook
 from atelier.policies.janus.policy import JanusPolicy
+from atelier.policies.sd3 import prompts
 from atelier.policies.sd3.policy import SD3Policy
 from tests.support import random_janus
 from tests.support.runs import untrained_pipeline
@@ -34,9 +39,20 @@ PROMPTS = [
 ]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _embeddings_on_disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Of all policies together: most of a tiny one's time goes into loading its text encoders."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(prompts, "CACHE", str(tmp_path_factory.mktemp("embeddings")))
+        yield
+
+
 def sd3(**settings) -> SD3Policy:
     policy = PolicyConfig(
-        path=str(untrained_pipeline()), max_sequence_length=16, **settings.pop("policy", {})
+        path=str(untrained_pipeline()),
+        max_sequence_length=16,
+        text={"disk_gigabytes": 0.1},
+        **settings.pop("policy", {}),
     )
     rollout = RolloutConfig(**{"num_inference_steps": 4, **settings})
     evaluation = EvaluationConfig(num_inference_steps=4)
@@ -51,10 +67,15 @@ def janus(policy=None, **rollout) -> JanusPolicy:
         "evaluation": {"guidance_scale": 3.0},
         "algorithm": {"kl": "k3"},
     }
+    checkpoint = copy.deepcopy(random_checkpoint())
+    return JanusPolicy(checkpoint, RunConfig.model_validate(sections), torch.device("cpu"))
+
+
+@functools.cache
+def random_checkpoint() -> Checkpoint:
     checkpoint = Checkpoint(random_janus.build_model(), random_janus.build_processor())
     normalise_codebook(checkpoint.model.model.vqmodel.quantize.embedding)
-    config = RunConfig.model_validate(sections)
-    return JanusPolicy(checkpoint, config, torch.device("cpu"))
+    return checkpoint
 
 
 def introspective(version: str, **settings) -> JanusPolicy:
