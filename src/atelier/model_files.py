@@ -3,7 +3,7 @@ said."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -29,6 +29,23 @@ def telling(what: str) -> Iterator[None]:
         yield
     except Exception as error:
         raise ConfigError(f"{what}: {told(error)}") from error
+
+
+def require_all_weights(where: str, missing: Iterable[str]) -> None:
+    """Libraries make up what they do not find, with a word of warning at most.
+
+    Args:
+        where: the model, for the error.
+        missing: weights that it has and its files lack.
+
+    Raises:
+        ConfigError: there are any.
+    """
+    lacking = sorted(missing)
+    if lacking:
+        raise ConfigError(
+            f"{where}: {len(lacking)} of the model's weights are not there, such as {lacking[0]}"
+        )
 
 
 @contextmanager

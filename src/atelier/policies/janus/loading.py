@@ -20,7 +20,7 @@ from transformers import (
 from transformers.utils import logging as transformers_logging
 
 from atelier.errors import ConfigError
-from atelier.model_files import quietly, telling, told
+from atelier.model_files import quietly, require_all_weights, telling, told
 from atelier.policies.janus.checks import boi_of, require_tokens, require_whole
 from atelier.policies.janus.original_layout import from_original, is_original
 from atelier.policies.janus.pixels import normalise_codebook
@@ -73,7 +73,7 @@ def load(
         )
     _hold_in(model, getattr(torch, dtype))
     if weights is None:
-        _require_all(where, sorted(info["missing_keys"]))
+        require_all_weights(where, info["missing_keys"])
     else:
         _replace_weights(model, Path(weights))
     require_tokens(where, processor.tokenizer)
@@ -132,7 +132,7 @@ def _replace_weights(model: JanusForConditionalGeneration, file: Path) -> None:
     except RuntimeError as error:  # shapes
         raise ConfigError(f"{file}: does not fit the checkpoint's config: {told(error)}") from error
     tied = set(getattr(model, "all_tied_weights_keys", ()))
-    _require_all(str(file), sorted(set(result.missing_keys) - tied))
+    require_all_weights(str(file), set(result.missing_keys) - tied)
     if result.unexpected_keys:
         raise ConfigError(
             f"{file}: has {len(result.unexpected_keys)} weights that the checkpoint's config knows "
@@ -174,13 +174,6 @@ def _untie_where_they_differ(
 
 
 # Telling ----------------------------------------------------------------------------------------
-
-
-def _require_all(where: str, missing: list[str]) -> None:
-    if missing:  # they would be random numbers
-        raise ConfigError(
-            f"{where}: {len(missing)} of the model's weights are not there, such as {missing[0]}"
-        )
 
 
 def _telling(where: str) -> AbstractContextManager[None]:

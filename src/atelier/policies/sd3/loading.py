@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,10 @@ from torch import nn
 from transformers.utils import logging as transformers_logging
 
 from atelier.config.paths import from_root
+from atelier.config.policy_parts import Dtype
 from atelier.config.schema import PolicyConfig
 from atelier.errors import ConfigError
-from atelier.model_files import quietly, without_bars
+from atelier.model_files import quietly, require_all_weights, without_bars
 
 _TEXT = ("text_encoder", "text_encoder_2", "text_encoder_3")
 _TOKENIZERS = ("tokenizer", "tokenizer_2", "tokenizer_3")
@@ -50,12 +52,9 @@ def load_image_parts(directory: Path, policy: PolicyConfig) -> StableDiffusion3P
     Raises ConfigError when the directory holds no such pipeline.
     """
     absent = dict.fromkeys((*_TEXT, *_TOKENIZERS))
-    dtypes = {
-        "transformer": getattr(torch, policy.base_dtype),
-        "vae": getattr(torch, policy.vae.dtype),
-        "default": torch.float32,
-    }
-    return _load(directory, policy, dtype=dtypes, **absent)
+    dtypes = {"transformer": policy.base_dtype, "vae": policy.vae.dtype}
+    parts = {name: _part(directory, policy, name, dtype) for name, dtype in dtypes.items()}
+    return _load(directory, policy, **parts, **absent)
 
 
 def load_text_encoders(
@@ -68,13 +67,34 @@ def load_text_encoders(
     with torch.device("meta"):
         shape = SD3Transformer2DModel.load_config(directory / "transformer")
         transformer = SD3Transformer2DModel.from_config(shape)
-    dtype = getattr(torch, policy.text.dtype)
-    pipeline = _load(directory, policy, dtype=dtype, transformer=transformer, vae=None)
+    encoders = {name: _part(directory, policy, name, policy.text.dtype) for name in _TEXT}
+    pipeline = _load(directory, policy, **encoders, transformer=transformer, vae=None)
     for name in _TEXT:
         encoder: nn.Module | None = getattr(pipeline, name)
         if encoder is not None:
             encoder.requires_grad_(False).eval().to(device)
     return pipeline
+
+
+def _part(directory: Path, policy: PolicyConfig, name: str, dtype: Dtype) -> nn.Module | None:
+    """A model of the pipeline, None where it has none; by itself, for a pipeline does not tell of
+    weights that its files lack, and makes random ones.
+
+    Raises ConfigError when it cannot be loaded, or lacks weights.
+    """
+    library, kind = StableDiffusion3Pipeline.load_config(directory).get(name) or ("", "")
+    if library not in ("diffusers", "transformers"):
+        return None  # the pipeline says what it does not know
+    at = {"torch_dtype" if library == "diffusers" else "dtype": getattr(torch, dtype)}
+    try:
+        with _quietly():
+            model, info = getattr(import_module(library), kind).from_pretrained(
+                directory, subfolder=name, output_loading_info=True, **at
+            )
+    except (OSError, ValueError) as error:
+        raise _not_loadable(policy, error) from error
+    require_all_weights(str(directory / name), info["missing_keys"])
+    return model
 
 
 def _load(directory: Path, policy: PolicyConfig, **settings: Any) -> StableDiffusion3Pipeline:
