@@ -87,11 +87,16 @@ def test_images_are_decoded_as_the_library_does_and_in_any_batches(sizes: Sizes)
         floats = list(model.decode_image_tokens(codes).float())
     processor = JanusImageProcessor(image_mean=[0.5] * 3, image_std=[0.5] * 3)
     theirs = processor.postprocess(floats, return_tensors="pt")["pixel_values"]
-    assert np.array_equal(found, np.asarray(theirs).transpose(0, 2, 3, 1))
-    # Another batch may round a value across the edge of a level.
-    batched = Pixels(model, own, batch=2).decode(codes).astype(int)
-    assert np.abs(batched - found).max() <= 1
-    assert (batched != found).mean() < 1e-3
+    assert_alike(found, np.asarray(theirs).transpose(0, 2, 3, 1))
+    assert_alike(found, Pixels(model, own, batch=2).decode(codes))
+
+
+def assert_alike(images: np.ndarray, others: np.ndarray) -> None:
+    """Another run may round a value across the edge of a level, a convolution not always adding up
+    in the same order; the cast itself is exact, see golden value 15."""
+    difference = np.abs(images.astype(int) - others)
+    assert difference.max() <= 1
+    assert (difference > 0).mean() < 1e-3
 
 
 def test_autocast_changes_no_pixel_and_no_code() -> None:
