@@ -50,9 +50,11 @@ def render(run: RunDirectory) -> str:
     curve = by_step if len(by_step) > 1 else sides
     history = [one.summary["metrics"] for one in curve]
     headline_metric = curve[-1].summary.get("headline", HEADLINE) if curve else HEADLINE
+    description = read_run_file(run)
     return fill(
         "page.html.j2",
-        run=read_run_file(run),
+        run=description,
+        planned=description.get("warnings") or [],
         headline=headline(comparison),
         comparison=comparison,
         dangers=[JUDGE_IS_REWARD] if judge_is_reward(config) else [],
