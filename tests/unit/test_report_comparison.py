@@ -7,7 +7,7 @@ from atelier.report.comparison import (
     headline,
     read_comparison,
 )
-from atelier.report.warnings import warnings
+from atelier.report.warnings import judge_is_reward_words, warnings
 from atelier.tracking.run_directory import RunDirectory
 
 
@@ -26,6 +26,30 @@ def test_headline_says_which_way_and_how_far():
         "Held-out OCR similarity rose from 0.500 to 0.700 (+0.200, 95 % interval +0.150 to +0.250)."
     )
     assert " fell from " in headline([metric(after=0.4, low=-0.2, high=-0.05)])
+
+
+def test_of_one_prompt_no_interval_is_known_and_nothing_is_said(tmp_path):
+    """Neither by a new run nor by the file of an earlier one, whose interval had no width."""
+    (tmp_path / "evaluate").mkdir()
+    old = metric(low=0.2, high=0.2).__dict__ | {"n": 1}
+    new = old | {"low": None, "high": None}
+    for row in (old, new):
+        (tmp_path / "evaluate/comparison.json").write_text(json.dumps([row]))
+        (found,) = read_comparison(RunDirectory(tmp_path))
+        assert found.verdict == "unknown"
+        assert found.cells()[-2:] == ("not known (one only)", "1")
+        assert headline([found]) == (
+            "Held-out OCR similarity went from 0.500 to 0.700 (+0.200), of one prompt or pair: "
+            "whether that is more than chance, one cannot say."
+        )
+        assert warnings([], [], [found]) == []
+
+
+def test_gold_is_believed_where_there_is_gold():
+    assert "Believe gold" in judge_is_reward_words([["judge_edited", "gold_edited"]])
+    for names in ([["judge_edited"]], [], [["gold"], ["judge_edited"]]):
+        assert "Believe" not in judge_is_reward_words(names)
+        assert "Evaluate with another judge" in judge_is_reward_words(names)
 
 
 def test_image_statistics_have_no_better_or_worse():

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from atelier.errors import DataError
 from atelier.evaluation.results import Comparison
 from atelier.report import text_tables
 from atelier.report.metric_names import direction_of, is_part, label_of, order_of
-from atelier.report.text_tables import signed
+from atelier.report.text_tables import interval, signed
 from atelier.tracking.run_directory import RunDirectory
 
 HEADER = ("Held-out metric", "before", "after", "change", "95 % interval", "prompts")
@@ -30,7 +31,9 @@ class ComparedMetric(Comparison):
 
     @property
     def verdict(self) -> str:
-        """better | worse | changed | same: what the interval allows to say."""
+        """better | worse | changed | same | unknown: what the interval allows to say."""
+        if not self.is_known:
+            return "unknown"
         if not self.excludes_zero:
             return "same"
         direction = direction_of(self.metric)
@@ -44,7 +47,7 @@ class ComparedMetric(Comparison):
             f"{self.before:.3f}",
             f"{self.after:.3f}",
             signed(self.difference),
-            f"{signed(self.low)} to {signed(self.high)}",
+            interval(self.low, self.high),
             str(self.n),
         )
 
@@ -60,10 +63,15 @@ def read_comparison(run: RunDirectory) -> list[ComparedMetric]:
         return []
     try:
         rows: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
-        compared = [ComparedMetric(**row) for row in rows]
+        compared = [_of_one_unknown(ComparedMetric(**row)) for row in rows]
     except (OSError, ValueError, TypeError) as error:
         raise DataError(f"{path}: not a comparison of evaluations: {error}") from error
     return sorted(compared, key=lambda row: (row.is_part, order_of(row.metric)))
+
+
+def _of_one_unknown(row: ComparedMetric) -> ComparedMetric:
+    """Files of earlier runs hold an interval of no width for one prompt."""
+    return replace(row, low=None, high=None) if row.n == 1 else row
 
 
 def headline(rows: Sequence[ComparedMetric]) -> str:
@@ -75,10 +83,15 @@ def headline(rows: Sequence[ComparedMetric]) -> str:
     name = first.label.split(" (")[0]
     _, before, after, change, bounds, _ = first.cells()
     numbers = f"from {before} to {after}"
-    interval = f"{change}, 95 % interval {bounds}"
+    if not first.is_known:
+        return (
+            f"Held-out {name} went {numbers} ({change}), of one prompt or pair: whether that is "
+            "more than chance, one cannot say."
+        )
+    said = f"{change}, 95 % interval {bounds}"
     if verb is None:
-        return f"Held-out {name} did not change measurably: {numbers} ({interval})."
-    return f"Held-out {name} {verb} {numbers} ({interval})."
+        return f"Held-out {name} did not change measurably: {numbers} ({said})."
+    return f"Held-out {name} {verb} {numbers} ({said})."
 
 
 def as_text(rows: Sequence[ComparedMetric]) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from atelier.report.compared_runs import ComparedRun, Group
 from atelier.report.metric_contrasts import MetricContrast, seeds_are_paired
-from atelier.report.warnings import JUDGE_IS_REWARD
+from atelier.report.warnings import judge_is_reward_words
 
 
 def comparison_warnings(
@@ -16,7 +16,7 @@ def comparison_warnings(
     runs = [run for group in groups for run in group.runs]
     found = [*_of_seeds(groups), *_of_origins(groups, runs), *_missing(metrics)]
     if any(run.after.summary.get("judge_is_reward") for run in runs):
-        found.append(JUDGE_IS_REWARD)
+        found.append(judge_is_reward_words(run.after.summary["metrics"] for run in runs))
     if not start_alike:
         found.append(
             "The runs did not start alike: their scores before training differ, so look at the "

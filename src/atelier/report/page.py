@@ -26,7 +26,7 @@ from atelier.report.run_data import (
 )
 from atelier.report.samples import read_samples
 from atelier.report.templates import fill
-from atelier.report.warnings import JUDGE_IS_REWARD, warnings
+from atelier.report.warnings import judge_is_reward_words, warnings
 from atelier.rewards.service_file import read_services
 from atelier.tracking.run_directory import RunDirectory, read_json_object, read_run_file
 
@@ -57,7 +57,7 @@ def render(run: RunDirectory) -> str:
         planned=description.get("warnings") or [],
         headline=headline(comparison),
         comparison=comparison,
-        dangers=[JUDGE_IS_REWARD] if judge_is_reward(config) else [],
+        dangers=[judge_is_reward_words(history[-1:])] if judge_is_reward(config) else [],
         warnings=warnings(steps, history, comparison, headline_metric),
         units="pairs" if config.evaluation.suite == "paircomp" else "prompts",
         picture_note=PICTURE_NOTES[config.evaluation.suite],
@@ -138,10 +138,11 @@ def _heldout_series(evaluations: Sequence[Evaluation]) -> list[Series]:
 def _evaluation_series(metric: str, evaluations: Sequence[Evaluation]) -> Series:
     found = [(one.step, one.summary["metrics"].get(metric)) for one in evaluations]
     present = [(step, value) for step, value in found if value]
+    bands = [(value["low"], value["high"]) for _, value in present if value["low"] is not None]
     return Series(
         metric.replace("_", " "),
         [(step, value["mean"]) for step, value in present],
-        [(value["low"], value["high"]) for _, value in present],
+        bands if len(bands) == len(present) else None,
     )
 
 
