@@ -62,6 +62,7 @@ def render(run: RunDirectory) -> str:
         units="pairs" if config.evaluation.suite == "paircomp" else "prompts",
         picture_note=PICTURE_NOTES[config.evaluation.suite],
         charts=_charts(steps, curve),
+        always_zero=always_zero(_training_series(steps)),
         pairs=first_prompts(sides, PROMPTS_SHOWN) if len(sides) == 2 else [],
         worsened=most_worsened(sides[0], sides[1], WORSENED_SHOWN) if len(sides) == 2 else [],
         by_step=first_prompts(pictured, PROMPTS_BY_STEP) if len(pictured) > 1 else [],
@@ -86,11 +87,22 @@ def _before_and_after(run: RunDirectory, last_step: int) -> list[Evaluation]:
 
 
 def _charts(steps: Sequence[dict[str, Any]], heldout: Sequence[Evaluation]) -> list[dict[str, str]]:
-    """The curves a person looks at first; a chart without data is left out."""
+    """The curves a person looks at first; a chart without data, or of zeros, is left out."""
+    training = _training_series(steps)
+    zeros = always_zero(training)
     charts = [
         ("Held-out, 95 % intervals", _heldout_series(heldout)),
         ("Training reward", [_step_series("mean reward", "reward/mean", steps)]),
         *_charts_of_rewards(steps),
+        *(chart for chart in training if chart[0] not in zeros),
+    ]
+    drawn = [{"title": title, "svg": line_chart(series)} for title, series in charts]
+    return [chart for chart in drawn if chart["svg"]]
+
+
+def _training_series(steps: Sequence[dict[str, Any]]) -> list[tuple[str, list[Series]]]:
+    """How training went, besides the rewards."""
+    return [
         ("Ratio: mean |ratio - 1|", [_step_series("|ratio - 1|", "ratio/mean_abs_dev", steps)]),
         ("Clipped share, by sign of the advantage", [
             _step_series("positive", "clip/positive", steps),
@@ -103,8 +115,13 @@ def _charts(steps: Sequence[dict[str, Any]], heldout: Sequence[Evaluation]) -> l
         ("Gradient norm before clipping", [_step_series("gradient norm", "grad_norm", steps)]),
         ("Groups with equal rewards", [_step_series("share", "advantage/zero_std_share", steps)]),
     ]  # fmt: skip
-    drawn = [{"title": title, "svg": line_chart(series)} for title, series in charts]
-    return [chart for chart in drawn if chart["svg"]]
+
+
+def always_zero(charts: Sequence[tuple[str, Sequence[Series]]]) -> list[str]:
+    """Titles of charts all of whose points are 0: said in words, which take less room. So are the
+    ratios of a policy that is trained on what it has just sampled."""
+    points = {title: [y for one in series for _, y in one.points] for title, series in charts}
+    return [title for title, values in points.items() if values and not any(values)]
 
 
 def _charts_of_rewards(steps: Sequence[dict[str, Any]]) -> list[tuple[str, list[Series]]]:
