@@ -6,9 +6,10 @@ from atelier.report.comparison import (
     as_text,
     headline,
     read_comparison,
+    units_of_run,
 )
 from atelier.report.warnings import judge_is_reward_words, warnings
-from atelier.tracking.run_directory import RunDirectory
+from atelier.tracking.run_directory import RunDirectory, write_json
 
 
 def metric(name="similarity", before=0.5, after=0.7, low=0.15, high=0.25):
@@ -64,6 +65,16 @@ def test_tables_show_the_same_cells():
             assert cell in text
             assert cell in markdown
     assert len({len(line) for line in text.splitlines()}) == 1, "columns are aligned"
+
+
+def test_pairs_are_not_counted_as_prompts(tmp_path):
+    run = RunDirectory(tmp_path)
+    assert units_of_run(run) == "prompts"
+    for unit, units in (("pair", "pairs"), ("tiered prompt", "prompts")):
+        write_json(run.evaluate / "summary.json", {"unit": unit})
+        assert units_of_run(run) == units
+        assert as_text([metric()], units_of_run(run)).splitlines()[0].endswith(f"  {units}")
+        assert as_markdown([metric()], units).splitlines()[0].endswith(f"| {units} |")
 
 
 def test_what_matters_most_comes_first(tmp_path):

@@ -116,6 +116,9 @@ def test_runs_are_compared_by_pair_and_by_the_mean_of_categories(run, tmp_path):
     by_name = {one.metric: one for one in found.metrics}
     gold = by_name["gold_arithmetic"]
     assert gold.prompts == 12
+    assert "  pairs\n" in found.as_text()
+    assert "intervals are for other pairs" in found.method
+    assert "prompts\n" not in found.as_text()
     for group, own in zip(found.groups, gold.means, strict=True):
         expected = group.runs[0].after.mean("gold_arithmetic")
         assert own == pytest.approx(expected)

@@ -125,6 +125,16 @@ def test_a_run_is_found_by_how_its_id_begins(three):
     assert find_run("3f2a").root == three / "3f2a", "a whole id is no beginning"
 
 
+def test_a_run_is_found_by_the_name_it_was_given():
+    for number, name in enumerate(("base", "guard", "twice", "twice")):
+        open_run("tiny/base", [f"train.seed={number}"], name, None, f"flow-{number}")
+    assert find_run("guard").root.name == "flow-1"
+    with pytest.raises(ConfigError, match=r"flow-2, flow-3 are all called 'twice'"):
+        find_run("twice")
+    with pytest.raises(ConfigError, match="no run 'guar'"):
+        find_run("guar")
+
+
 @pytest.mark.parametrize(
     ("name", "words"),
     [

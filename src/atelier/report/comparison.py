@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,9 +12,23 @@ from atelier.evaluation.results import Comparison
 from atelier.report import text_tables
 from atelier.report.metric_names import direction_of, is_part, label_of, order_of
 from atelier.report.text_tables import interval, signed
-from atelier.tracking.run_directory import RunDirectory
+from atelier.tracking.run_directory import RunDirectory, read_json_object
 
-HEADER = ("Held-out metric", "before", "after", "change", "95 % interval", "prompts")
+
+def header(units: str) -> tuple[str, ...]:
+    """Over `ComparedMetric.cells`. `units`: what is counted, see `units_of`."""
+    return ("Held-out metric", "before", "after", "change", "95 % interval", units)
+
+
+def units_of(summary: Mapping[str, Any]) -> str:
+    """What an evaluation's means are over, in the plural."""
+    return "pairs" if summary.get("unit") == "pair" else "prompts"
+
+
+def units_of_run(run: RunDirectory) -> str:
+    """The same of the evaluation after training; prompts where there is none yet."""
+    path = run.evaluate / "summary.json"
+    return units_of(read_json_object(path) if path.exists() else {})
 
 
 class ComparedMetric(Comparison):
@@ -94,11 +108,11 @@ def headline(rows: Sequence[ComparedMetric]) -> str:
     return f"Held-out {name} {verb} {numbers} ({said})."
 
 
-def as_text(rows: Sequence[ComparedMetric]) -> str:
+def as_text(rows: Sequence[ComparedMetric], units: str = "prompts") -> str:
     """For a terminal: aligned columns."""
-    return text_tables.aligned([HEADER, *(row.cells() for row in rows)])
+    return text_tables.aligned([header(units), *(row.cells() for row in rows)])
 
 
-def as_markdown(rows: Sequence[ComparedMetric]) -> str:
+def as_markdown(rows: Sequence[ComparedMetric], units: str = "prompts") -> str:
     """For a Prefect artifact and a model card."""
-    return text_tables.markdown([HEADER, *(row.cells() for row in rows)])
+    return text_tables.markdown([header(units), *(row.cells() for row in rows)])

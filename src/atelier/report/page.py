@@ -14,7 +14,7 @@ from atelier.config.resolve import load_stage_config
 from atelier.config.suite_rules import judge_is_reward
 from atelier.evaluation.results import HEADLINE
 from atelier.report.charts import Series, line_chart
-from atelier.report.comparison import headline, read_comparison
+from atelier.report.comparison import headline, read_comparison, units_of
 from atelier.report.metric_names import direction_of, is_part, order_of
 from atelier.report.pictures import PICTURE_NOTES, first_prompts, most_worsened
 from atelier.report.run_data import (
@@ -59,7 +59,7 @@ def render(run: RunDirectory) -> str:
         comparison=comparison,
         dangers=[judge_is_reward_words(history[-1:])] if judge_is_reward(config) else [],
         warnings=warnings(steps, history, comparison, headline_metric),
-        units="pairs" if config.evaluation.suite == "paircomp" else "prompts",
+        units=units_of(sides[-1].summary if sides else {}),
         picture_note=PICTURE_NOTES[config.evaluation.suite],
         charts=_charts(steps, curve),
         always_zero=always_zero(_training_series(steps)),
