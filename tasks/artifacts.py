@@ -10,7 +10,7 @@ from prefect.artifacts import (
     create_table_artifact,
 )
 
-from atelier.report.comparison import HEADER, read_comparison
+from atelier.report.comparison import header, read_comparison, units_of_run
 from atelier.stages.closing import mlflow_page, result_markdown
 from atelier.stages.run_file import read_run, shown_path
 from atelier.tracking.run_directory import RunDirectory
@@ -24,7 +24,8 @@ def publish_results(run: Path) -> None:
     To be called from the flow's own thread.
     """
     directory = RunDirectory(run)
-    table = [dict(zip(HEADER, row.cells(), strict=True)) for row in read_comparison(directory)]
+    head = header(units_of_run(directory))
+    table = [dict(zip(head, row.cells(), strict=True)) for row in read_comparison(directory)]
     name = read_run(directory)["run_name"]
     create_table_artifact(key="results", table=table, description=f"{name}: held-out evaluation")
     create_markdown_artifact(

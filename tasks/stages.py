@@ -14,6 +14,7 @@ from prefect.runtime import flow_run
 from atelier.errors import AtelierError
 from atelier.stages.find_run import find_run
 from atelier.stages.run_file import open_run as open_run_directory
+from atelier.stages.run_file import warnings_of
 from atelier.tracking.run_directory import RunDirectory
 from tasks import output
 from tasks.dataset import prepared_data
@@ -43,7 +44,9 @@ def open_run(
     resolve = Task(_resolve, name="resolve", task_run_name="resolve")
     run = Path(value_of(resolve(recipe, overrides, run_name, resume, return_state=True)))
     output.to_file(run)
-    logger.info("run %s; stopped, it goes on with: %s", run.name, resume_command())
+    logger.info("run %s (should it stop, `%s` goes on with it)", run.name, resume_command())
+    for text in warnings_of(RunDirectory(run)):
+        logger.warning("warning: %s", text)
     return run
 
 

@@ -270,6 +270,19 @@ def test_a_failed_stage_fails_the_run_until_it_is_resumed(client, run):
     assert mirrored(client, run).info.status == "RUNNING"
 
 
+def test_between_stages_nothing_runs(client, run):
+    """As after `atelier stage prepare` alone, however long until the next one."""
+    write_record(run, "prepare", "running")
+    assert mlflow_mirror.sync(run)
+    assert mirrored(client, run).info.status == "RUNNING"
+    write_record(run, "prepare")
+    assert mlflow_mirror.sync(run)
+    assert mirrored(client, run).info.status == "SCHEDULED"
+    write_record(run, "baseline", "running", started=5)
+    assert mlflow_mirror.sync(run)
+    assert mirrored(client, run).info.status == "RUNNING"
+
+
 def test_another_digest_opens_another_run(client, run, store, tmp_path):
     write_steps(run, [1])
     assert mlflow_mirror.sync(run)

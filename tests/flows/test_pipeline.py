@@ -44,6 +44,8 @@ def test_a_killed_trainer_was_restarted_and_no_step_is_there_twice(finished: Fin
 
 def test_the_console_shows_progress_and_ends_with_the_way_on(finished: Finished):
     output = finished.process.stdout
+    name = finished.run.name
+    assert f"run {name} (should it stop, `atelier run --resume {name}` goes on with it)" in output
     assert re.search(r"step +6/6 +reward", output)
     assert "held-out at step 6: similarity" in output
     report, mlflow = output.strip().splitlines()[-2:]

@@ -100,6 +100,12 @@ def test_an_empty_manifest_is_none(run: RunDirectory) -> None:
         verify_manifest(folder)
 
 
+def test_its_files_can_be_read_by_whom_the_umask_allows(run: RunDirectory) -> None:
+    folder = write(run, 1)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in folder.iterdir()}
+    assert set(modes.values()) == {modes["state.json"]}, modes
+
+
 @pytest.mark.parametrize("name", [*ALWAYS, "behaviour.safetensors", "ema.safetensors"])
 def test_no_file_is_trusted_that_is_not_listed(run: RunDirectory, name: str) -> None:
     folder = write(run, 1)

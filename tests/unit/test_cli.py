@@ -193,6 +193,14 @@ def test_declared_environments_have_their_files() -> None:
         environment("vlm", repository_root())
 
 
+def test_resolving_says_what_the_plan_warns_of(tmp_path: Path) -> None:
+    command = ["stage", "resolve", "--run", str(tmp_path / "run"), "--recipe", "tiny/base"]
+    result = CliRunner().invoke(application, [*command, "--set", "train.checkpoint_every=9999"])
+    assert result.exit_code == 0, result.output
+    assert "warning: train.checkpoint_every: no checkpoint before" in result.stderr
+    assert "warning" not in result.stdout
+
+
 @pytest.mark.slow
 def test_an_environment_is_stale_once_its_declaration_changes(tmp_path: Path) -> None:
     declaration = tmp_path / "environments" / "vllm"

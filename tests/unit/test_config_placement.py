@@ -70,6 +70,8 @@ def test_the_plan_says_who_computes_where():
         "judges.scene.vllm.sleep=true",
     )
     rows = placement_rows(found)
+    assert rows[0][0] == "trainer"
+    assert rows[0][2].endswith("; where there is no GPU, on the CPU")
     assert [row[:2] for row in rows] == [("trainer", "GPU 0"), ("judges.scene-0", "GPU 0")]
     assert "40% of their memory, sleeps while weights are updated" in rows[1][2]
     assert plan(found).placement == tuple(rows)

@@ -40,7 +40,9 @@ def test_pairing_removes_what_prompts_share():
 
 def test_one_value_and_bad_values():
     one = mean_interval([0.5])
-    assert (one.mean, one.low, one.high, one.n) == (0.5, 0.5, 0.5, 1)
+    assert (one.mean, one.low, one.high, one.n) == (0.5, None, None, 1)
+    assert not one.is_known
+    assert not one.excludes_zero
     for bad in ([], [float("nan"), 1.0], [[1.0]]):
         with pytest.raises(ValueError, match="value"):
             mean_interval(bad)

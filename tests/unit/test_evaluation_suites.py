@@ -340,6 +340,16 @@ def test_a_macro_mean_is_the_mean_of_the_strata():
     assert after.mean == pytest.approx(0.375)
 
 
+def test_a_stratum_of_one_value_makes_the_interval_wider_and_never_empty():
+    """It has no spread of its own, so it may not be taken for one without."""
+    values, strata = [0.2, 0.4, 0.9, 0.1], ["a", "b", "c", "d"]
+    assert mean_interval(values, 500, strata=strata) == mean_interval(values, 500)
+    one = mean_interval([*values, 0.3], 4000, strata=["a", "a", "b", "b", "c"])
+    two = mean_interval([*values, 0.3, 0.3], 4000, strata=["a", "a", "b", "b", "c", "c"])
+    assert one.mean == pytest.approx(two.mean)
+    assert one.low < two.low < two.high < one.high
+
+
 def test_one_stratum_is_none():
     values = list(np.linspace(0, 1, 9))
     assert mean_interval(values, 500) == mean_interval(values, 500, strata=["x"] * 9)

@@ -1,8 +1,11 @@
 """Manifest and publication of an exported directory."""
 
+import os
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from atelier.errors import CheckpointError
 from atelier.export.manifest import MANIFEST, check_manifest, write_manifest
@@ -55,6 +58,26 @@ def test_publish_replaces_and_leaves_nothing_beside(tmp_path: Path) -> None:
         publish(folder, target)
         assert (target / "file").read_text() == content
     assert [path.name for path in tmp_path.iterdir()] == ["merged"]
+
+
+def test_what_is_published_can_be_read_by_whom_the_umask_allows(tmp_path: Path) -> None:
+    """safetensors writes files that only their owner may read."""
+    for umask, usual in ((0o022, 0o644), (0o027, 0o640), (0o077, 0o600)):
+        before = os.umask(umask)
+        try:
+            folder = aside(tmp_path / "merged")
+            (folder / "transformer").mkdir()
+            save_file({"a": np.zeros(2)}, folder / "transformer" / "model.safetensors")
+            (folder / "tool").write_text("#!/bin/sh")
+            (folder / "tool").chmod(0o700)
+            (folder / "elsewhere").symlink_to(tmp_path)
+            publish(folder, tmp_path / "merged")
+        finally:
+            os.umask(before)
+        found = tmp_path / "merged"
+        assert (found / "transformer" / "model.safetensors").stat().st_mode & 0o777 == usual
+        assert (found / "tool").stat().st_mode & 0o777 == usual | 0o700
+        assert sorted(path.name for path in found.iterdir()) == ["elsewhere", "tool", "transformer"]
 
 
 def test_recover_brings_back_what_a_killed_publish_had_moved_away(tmp_path: Path) -> None:

@@ -6,9 +6,10 @@ from atelier.report.comparison import (
     as_text,
     headline,
     read_comparison,
+    units_of_run,
 )
-from atelier.report.warnings import warnings
-from atelier.tracking.run_directory import RunDirectory
+from atelier.report.warnings import judge_is_reward_words, warnings
+from atelier.tracking.run_directory import RunDirectory, write_json
 
 
 def metric(name="similarity", before=0.5, after=0.7, low=0.15, high=0.25):
@@ -28,6 +29,30 @@ def test_headline_says_which_way_and_how_far():
     assert " fell from " in headline([metric(after=0.4, low=-0.2, high=-0.05)])
 
 
+def test_of_one_prompt_no_interval_is_known_and_nothing_is_said(tmp_path):
+    """Neither by a new run nor by the file of an earlier one, whose interval had no width."""
+    (tmp_path / "evaluate").mkdir()
+    old = metric(low=0.2, high=0.2).__dict__ | {"n": 1}
+    new = old | {"low": None, "high": None}
+    for row in (old, new):
+        (tmp_path / "evaluate/comparison.json").write_text(json.dumps([row]))
+        (found,) = read_comparison(RunDirectory(tmp_path))
+        assert found.verdict == "unknown"
+        assert found.cells()[-2:] == ("not known (one only)", "1")
+        assert headline([found]) == (
+            "Held-out OCR similarity went from 0.500 to 0.700 (+0.200), of one prompt or pair: "
+            "whether that is more than chance, one cannot say."
+        )
+        assert warnings([], [], [found]) == []
+
+
+def test_gold_is_believed_where_there_is_gold():
+    assert "Believe gold" in judge_is_reward_words([["judge_edited", "gold_edited"]])
+    for names in ([["judge_edited"]], [], [["gold"], ["judge_edited"]]):
+        assert "Believe" not in judge_is_reward_words(names)
+        assert "Evaluate with another judge" in judge_is_reward_words(names)
+
+
 def test_image_statistics_have_no_better_or_worse():
     assert metric("dark_share", after=0.9).verdict == "changed"
 
@@ -40,6 +65,16 @@ def test_tables_show_the_same_cells():
             assert cell in text
             assert cell in markdown
     assert len({len(line) for line in text.splitlines()}) == 1, "columns are aligned"
+
+
+def test_pairs_are_not_counted_as_prompts(tmp_path):
+    run = RunDirectory(tmp_path)
+    assert units_of_run(run) == "prompts"
+    for unit, units in (("pair", "pairs"), ("tiered prompt", "prompts")):
+        write_json(run.evaluate / "summary.json", {"unit": unit})
+        assert units_of_run(run) == units
+        assert as_text([metric()], units_of_run(run)).splitlines()[0].endswith(f"  {units}")
+        assert as_markdown([metric()], units).splitlines()[0].endswith(f"| {units} |")
 
 
 def test_what_matters_most_comes_first(tmp_path):

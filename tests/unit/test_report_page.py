@@ -93,6 +93,19 @@ def test_a_run_that_only_began_has_a_page(run):
     assert "finite" in page, "a step with NaN is warned of"
 
 
+def test_what_is_always_zero_is_said_and_not_drawn(run):
+    """As the ratio of a policy that is trained on what it has just sampled."""
+    fake_run.finish(run)
+    records = [json.loads(line) for line in run.metrics.read_text().splitlines()]
+    for number, record in enumerate(records):
+        record |= {"ratio/mean_abs_dev": 0.0, "grad_norm": 0.0 if number else 1.0}
+    run.metrics.write_text("".join(json.dumps(record) + "\n" for record in records))
+    page = render(run)
+    assert "0 at every step, so not drawn: Ratio: mean |ratio - 1|." in page
+    assert "<figcaption>Ratio" not in page
+    assert "<figcaption>Gradient norm" in page
+
+
 def test_how_long_rewards_took_is_no_phase_of_the_trainer(run):
     run.metrics.parent.mkdir(parents=True, exist_ok=True)
     row = {"step": 1, "time/score": 3.0, "time/reward/ocr/max": 77.0, "time/step": 4.0}

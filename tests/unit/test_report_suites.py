@@ -24,7 +24,7 @@ from atelier.report.metric_names import direction_of, is_part, label_of, order_o
 from atelier.report.page import render as page_of
 from atelier.report.result_files import write_result_files
 from atelier.report.runs_comparison import compare_runs
-from atelier.report.warnings import JUDGE_IS_REWARD, warnings
+from atelier.report.warnings import judge_is_reward_words, warnings
 from atelier.stages.baseline import describe
 from atelier.stages.run_file import read_run
 from atelier.tracking.run_directory import RunDirectory, read_json_object, write_json
@@ -81,7 +81,7 @@ def _run(tmp_path_factory) -> RunDirectory:
 
 def test_the_page_shows_pairs_categories_and_red_where_the_judge_is_the_reward(run):
     page = page_of(run)
-    assert f'<p class="danger">{JUDGE_IS_REWARD}</p>' in page
+    assert f'<p class="danger">{judge_is_reward_words([["gold"]])}</p>' in page
     assert "Held-out PairComp by the judge, arithmetic mean rose from 0.400 to 0.500" in page
     assert "<h2>By category</h2>" in page
     assert "PairComp by gold, arithmetic mean, count" in page
@@ -116,6 +116,9 @@ def test_runs_are_compared_by_pair_and_by_the_mean_of_categories(run, tmp_path):
     by_name = {one.metric: one for one in found.metrics}
     gold = by_name["gold_arithmetic"]
     assert gold.prompts == 12
+    assert "  pairs\n" in found.as_text()
+    assert "intervals are for other pairs" in found.method
+    assert "prompts\n" not in found.as_text()
     for group, own in zip(found.groups, gold.means, strict=True):
         expected = group.runs[0].after.mean("gold_arithmetic")
         assert own == pytest.approx(expected)
@@ -125,7 +128,7 @@ def test_runs_are_compared_by_pair_and_by_the_mean_of_categories(run, tmp_path):
     value = json.loads(summary.read_text())
     try:
         write_json(summary, value | {"judge_is_reward": True})
-        assert JUDGE_IS_REWARD in compare_runs([run, better]).warnings
+        assert judge_is_reward_words([["gold"]]) in compare_runs([run, better]).warnings
     finally:
         write_json(summary, value)
 

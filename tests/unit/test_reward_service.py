@@ -1,5 +1,6 @@
 """The reward service under a real uvicorn: what it answers, and what it refuses."""
 
+import asyncio
 import base64
 import io
 import json
@@ -20,13 +21,13 @@ from atelier.config.rewards import RewardsConfig
 from atelier.errors import ConfigError
 from atelier.rewards.base import Missing
 from atelier.rewards.service.__main__ import is_loopback
-from atelier.rewards.service.app import Limits
+from atelier.rewards.service.app import Limits, _proving
 from atelier.rewards.service.details import plain_detail
-from atelier.rewards.service.gate import Bounds
+from atelier.rewards.service.gate import Bounds, Door
 from atelier.rewards.service.metrics import Metrics
 from atelier.rewards.service.pictures import PixelBounds, to_batch, to_items, to_text
 from atelier.rewards.service.protocol import QUEUE_HEADER
-from atelier.rewards.service.served import GOLDEN_RETRY_SECONDS, build
+from atelier.rewards.service.served import GOLDEN_RETRY_SECONDS, ServedReward, build
 from atelier.rewards.service.settings import ServiceSettings, read_settings
 from tests.support.reward_services import DIGEST, NAME, Scripted, batch_of, service, wait_until
 
@@ -464,6 +465,23 @@ def test_the_program_serves_until_it_is_asked_to_end(tmp_path):
     finally:
         process.kill()
     assert "s3cr3t" not in errors
+    assert "INFO ready: the golden samples of ocr are right" in errors
+
+
+def test_a_service_that_never_can_be_ready_says_so(caplog):
+    class Wrong(Scripted):
+        def score(self, batch):
+            raise ConfigError("no such weights")
+
+    async def prove():
+        async with _proving({NAME: ServedReward(Wrong(), 1, DIGEST)}, door):
+            while not caplog.records or "never ready" not in caplog.text:
+                await asyncio.sleep(0.01)
+
+    door = Door()
+    asyncio.run(asyncio.wait_for(prove(), 10))
+    assert f"never ready: {NAME}; /readyz says why" in caplog.text
+    assert not door.ready
 
 
 @pytest.mark.parametrize("place", ["port", "folder"])

@@ -6,12 +6,16 @@ import pytest
 from PIL import Image
 
 from atelier.config.judge import JudgeConfig
+from atelier.config.paths import from_root
 from atelier.config.rewards import RewardsConfig
+from atelier.errors import ConfigError
 from atelier.rewards import Missing, ScoreBatch
 from atelier.rewards.registry import JUDGED
 from atelier.rewards.scorers.edit_quality import combined
 from atelier.rewards.scorers.judges import SharedJudge
 from atelier.rewards.scorers.pairs import Pair, pairs_of, tallies
+from atelier.rewards.service.served import ServedReward
+from atelier.stages.servers.vllm import weights_digest
 from tests.support.judge_endpoint import judge_endpoint, said
 from tests.support.oracle_judge import OracleJudge, ScriptedJudge, SilentJudge
 
@@ -36,6 +40,23 @@ def test_without_an_answer_every_image_is_missing_for_now(name):
     scores = scorer.score(scorer.golden()[0])
     assert all(isinstance(one, Missing) and one.retryable for one in scores.values)
     assert all("the judge is away" in one.reason for one in scores.values)
+
+
+def test_the_weights_of_a_judge_in_this_process_are_a_rewards_own(tmp_path):
+    """So that two services of one name and other weights are told apart."""
+
+    def scorer(model, **placement):
+        config = JudgeConfig(model=model, **placement)
+        return made("yes_no", SharedJudge(config, "judges.j"))
+
+    here = scorer("assets/tiny-judge", placement="in_process")
+    assert [one.name for one in here.weights()] == ["model.safetensors"]
+    weights = ServedReward(here, 1, "0" * 64).identity.weights
+    assert weights == weights_digest(from_root("assets/tiny-judge"))
+    assert scorer("m", placement="remote", urls=["http://127.0.0.1:1/v1"]).weights() == ()
+    for nothing in (str(tmp_path), "nobody/has-this-model", "no model: at all"):
+        with pytest.raises(ConfigError, match="not on this machine"):
+            scorer(nothing, placement="in_process").weights()
 
 
 # vlm_ocr -----------------------------------------------------------------------------------------

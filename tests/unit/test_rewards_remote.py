@@ -343,18 +343,3 @@ def test_a_remote_reward_needs_none_of_its_packages_here():
         [sys.executable, "-c", WITHOUT_MODELS], capture_output=True, text=True, env=os.environ
     )
     assert result.returncode == 0, result.stderr
-
-
-def test_an_outage_is_warned_of_now_and_then_with_a_count(monkeypatch, caplog, free_port):
-    now = [100.0]
-    with client(f"http://127.0.0.1:{free_port}") as scorer, monkeypatch.context() as clock:
-        clock.setattr("atelier.rewards.client.remote.time.monotonic", lambda: now[0])
-        for seconds in (0.0, 1.0, 5.0, 4.5, 1.0, 60.0):
-            now[0] += seconds
-            scorer._say_again("nobody there")
-    start = f"reward {NAME}: nobody there; asking again"
-    assert [record.getMessage() for record in caplog.records] == [
-        start,
-        f"{start} (2 more like it since)",
-        f"{start} (1 more like it since)",
-    ]

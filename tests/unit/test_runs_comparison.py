@@ -107,6 +107,28 @@ def test_figures_are_those_of_the_raw_files(nine):
             assert found == pytest.approx(recomputed(table, one.metric, beta, other))
 
 
+def test_runs_go_by_the_names_that_people_gave_them(tmp_path):
+    """One name a group; runs of a group that are called otherwise leave it what differs."""
+
+    def named(name, beta, seed=1, called=None):
+        scores = np.linspace(0.2, 0.8, PROMPTS) + beta + seed / 100
+        own = (
+            f"algorithm.beta={beta}",
+            f"train.seed={seed}",
+            f"tracking.run_name={called or name}",
+        )
+        return scored_run(tmp_path / name, scores, *own)
+
+    runs = [named("first", 0.01, called="careful"), named("second", 0.1, called="bold")]
+    comparison = compare_runs(runs)
+    assert [group.label for group in comparison.groups] == ["careful", "bold"]
+    assert "bold is better" in comparison.headline
+    assert "careful (first)" in comparison.as_text()
+    third = named("third", 0.1, 2, called="bolder")
+    labels = [group.label for group in compare_runs([*runs, third]).groups]
+    assert labels == ["careful", "algorithm.beta 0.1"]
+
+
 def test_a_planted_winner_is_named(nine):
     comparison = compare_runs(nine)
     assert comparison.headline.startswith(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
+from html import unescape
 from pathlib import Path
 
 import numpy as np
@@ -27,8 +29,13 @@ HOSTILE = "</p><script>alert(1)</script>\x1b[31m\n\u202e{{ 7*7 }}<img src=x oner
 
 
 def choice(totals: list[float], count: int) -> dict[int, str]:
+    """Every image of a group of its own."""
+    return of_groups(totals, list(range(len(totals))), count)
+
+
+def of_groups(totals: list[float], groups: list[int], count: int) -> dict[int, str]:
     total = torch.tensor(totals)
-    return chosen(total, ~total.isnan(), count)
+    return chosen(total, ~total.isnan(), torch.tensor(groups), count)
 
 
 def test_the_best_and_the_worst_are_chosen_each_once() -> None:
@@ -36,6 +43,19 @@ def test_the_best_and_the_worst_are_chosen_each_once() -> None:
     assert list(choice(ties, 4).items()) == [(1, "best"), (4, "best"), (5, "worst"), (2, "worst")]
     assert choice([1.0, 2.0, 3.0], 16) == {2: "best", 1: "best", 0: "worst"}
     assert choice([1.0, 2.0], 1) == {1: "best"}
+
+
+def test_one_group_does_not_fill_the_page() -> None:
+    """The first group has the four best images, the last one the worst: each shows one of its own
+    before it shows a second one, and none is both best and worst."""
+    totals = [9.0, 8.0, 7.0, 6.0, 5.0, 4.0, 3.0, 2.0, 1.0]
+    groups = [0, 0, 0, 0, 1, 1, 2, 2, 2]
+    found = of_groups(totals, groups, 6)
+    assert found == {0: "best", 4: "best", 6: "best", 8: "worst", 5: "worst", 3: "worst"}
+    assert list(found)[:3] == [0, 4, 6]
+    assert of_groups(totals, [7] * 9, 4) == {0: "best", 1: "best", 8: "worst", 7: "worst"}
+    many = of_groups(totals, groups, 8)
+    assert [one for one in many if many[one] == "best"] == [0, 1, 4, 6]
 
 
 def test_a_quarter_at_most_is_of_images_without_a_total() -> None:
@@ -119,6 +139,24 @@ def test_the_report_shows_the_first_and_the_last_step(tmp_path: Path) -> None:
     assert "judge missing" in page
     assert "log missing" not in page, "it counts for nothing"
     assert "no total" in page
+
+
+def test_a_true_image_says_whose_it_is(tmp_path: Path) -> None:
+    """The other prompt's is rightly among the worst; of an earlier run one cannot say."""
+    run, one = RunDirectory(tmp_path), experience()
+    samples = one.rollouts[0][0].samples
+    for index, of in ((0, 3), (1, 1)):  # samples' prompts have their numbers
+        samples[index] = replace(samples[index], truth=samples[of].prompt)
+    content = kept(run, one)
+    page = unescape(samples_page("x", read_samples(run.step_samples(10))))
+    best, worst = page.split("<h3>Worst")
+    assert "(this prompt's true image, not the policy's)" in best
+    assert "(the other prompt's true image, not the policy's)" in worst
+    for entry in content["samples"]:
+        del entry["of_partner"]
+    write_json(run.step_samples(10) / "samples.json", content)
+    page = samples_page("x", read_samples(run.step_samples(10)))
+    assert page.count("a true image, this prompt") == 2
 
 
 def test_any_detail_is_json_within_bounds() -> None:

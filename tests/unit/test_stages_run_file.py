@@ -3,8 +3,17 @@ import pytest
 from atelier.config.paths import repository_root
 from atelier.config.resolve import load_stage_config
 from atelier.errors import ConfigError, DataError, PlanError
+from atelier.report.page import render
+from atelier.stages.closing import closing_words, result_markdown
 from atelier.stages.find_run import find_run
-from atelier.stages.run_file import check_opening, open_run, read_run, shown_path
+from atelier.stages.run_file import (
+    check_opening,
+    ensure_run,
+    open_run,
+    read_run,
+    shown_path,
+    warnings_of,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -116,6 +125,16 @@ def test_a_run_is_found_by_how_its_id_begins(three):
     assert find_run("3f2a").root == three / "3f2a", "a whole id is no beginning"
 
 
+def test_a_run_is_found_by_the_name_it_was_given():
+    for number, name in enumerate(("base", "guard", "twice", "twice")):
+        open_run("tiny/base", [f"train.seed={number}"], name, None, f"flow-{number}")
+    assert find_run("guard").root.name == "flow-1"
+    with pytest.raises(ConfigError, match=r"flow-2, flow-3 are all called 'twice'"):
+        find_run("twice")
+    with pytest.raises(ConfigError, match="no run 'guar'"):
+        find_run("guar")
+
+
 @pytest.mark.parametrize(
     ("name", "words"),
     [
@@ -143,3 +162,36 @@ def test_what_cannot_be_opened_is_refused_without_writing(runs):
     run.config("report").write_text("{")
     with pytest.raises(ConfigError, match=r"report\.yaml"):
         check_opening(None, [], None, "flow-1")
+
+
+def test_what_the_plan_warns_of_stays_with_the_run_and_beside_its_result(tmp_path):
+    """The plan's own warnings, and those of the prompt file."""
+    for name, count in (("train", 40), ("heldout", 8)):
+        lines = [f'a {name} sign that says "{n}"\n' for n in range(count)]
+        (tmp_path / f"{name}.txt").write_text("".join(lines))
+    own = [
+        "data.source=ocr_text",
+        f"data.path={tmp_path}/train.txt",
+        f"data.heldout_path={tmp_path}/heldout.txt",
+        "train.prompts_per_step=16",
+        "rollout.group_size=4",
+        "evaluation.prompts=16",
+        "evaluation.periodic_prompts=8",
+    ]
+    run = open_run("tiny/base", own, None, None, "flow-1")
+    found = warnings_of(run)
+    assert any(one.startswith("rollout.group_size: advantages of small groups") for one in found)
+    assert any(one.startswith("evaluation.prompts: 16, but only 8 prompts") for one in found)
+    for text in found:
+        assert f"warning: {text}\n" in closing_words(run.root)
+        assert f"\n\n> {text}" in result_markdown(run)
+    page = render(run)
+    assert f"What the plan warned of before the run ({len(found)})" in page
+    assert "<li>rollout.group_size: advantages of small groups" in page
+
+    again = open_run(None, [], None, "flow-1", "flow-2")
+    assert warnings_of(again) == found
+    ensure_run(again, report_config(again))
+    assert warnings_of(again) == found
+    mended = open_run(None, ["evaluation.prompts=8"], None, "flow-1", "flow-3")
+    assert not any(one.startswith("evaluation.prompts") for one in warnings_of(mended))

@@ -31,14 +31,14 @@ def summary(scores: Path, pairs: Path | None) -> None:
     from atelier.data.readers.paircomp import read
     from atelier.evaluation.score_files import category_means, read_score_file
     from atelier.evaluation.statistics import Interval
-    from atelier.report.text_tables import aligned
+    from atelier.report.text_tables import aligned, interval
 
     categories = None
     if pairs is not None:
         categories = {one.metadata["pair"]: one.metadata["category"] for one in read(pairs)}
 
     def cell(one: Interval) -> str:
-        return f"{one.mean:.3f} ({one.low:.3f} to {one.high:.3f})"
+        return f"{one.mean:.3f} ({interval(one.low, one.high, sign=False)})"
 
     header = ("Category", "arithmetic mean (95 %)", "geometric mean (95 %)", "pairs")
     rows = [

@@ -22,8 +22,8 @@ from atelier.config.paths import from_root, make_folder
 def compare(names: tuple[str, ...], metric: str | None, out: Path | None) -> None:
     """Compare finished runs: which is better on what, by how much.
 
-    RUN is a run's directory, or its id below runs/ or how that begins. Runs that differ in the seed
-    only are one group; groups are compared on the same prompts and noise.
+    RUN is a run's directory, its id below runs/ or how that begins, or its name. Runs that differ
+    in the seed only are one group; groups are compared on the same prompts and noise.
     """
     from atelier.report.runs_comparison import compare_runs
     from atelier.report.runs_page import write_page

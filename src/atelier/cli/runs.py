@@ -77,7 +77,8 @@ def stage(
     _refuse_repository(directory)
     if name == "resolve":
         config = resolve(recipe, overrides, params_file)
-        plan(config)
+        for text in plan(config).warnings:
+            click.echo(f"warning: {text}", err=True)
         with stopped_when_full(directory.root):
             make_folder(directory.root, "--run")
             digests = write_stage_configs(config, directory)

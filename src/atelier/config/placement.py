@@ -64,7 +64,7 @@ def placement_rows(config: RunConfig) -> list[tuple[str, str, str]]:
     ranks = config.launch.processes
     remark = f"{ranks} rank{'s' * (ranks > 1)}"
     if config.launch.device == "auto":
-        remark += "; on the CPU of a machine without GPUs"
+        remark += "; where there is no GPU, on the CPU"
     rows = [("trainer", _named(placed.trainer), remark)]
     for label, section in managed_servers(config):
         rows.append((label, _named(placed.servers[label]), _remark(section)))

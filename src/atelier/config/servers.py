@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from atelier.config.sections import (
+    NonNegativeFloat,
     NonNegativeInt,
     PositiveFloat,
     Section,
@@ -68,6 +69,11 @@ class Placed(Section):
     placement: Placement = operational("in_process", "Where it is computed.")
     urls: list[str] = operational([], "Servers of placement remote, such as http://host:8400.")
     replicas: Few = operational(1, "Servers started with placement managed.")
+    first_answer: NonNegativeFloat = operational(
+        30.0,
+        "Seconds a remote one may take to answer at all before a run begins; 0: the run begins "
+        "without looking for it.",
+    )
     startup: PositiveFloat = operational(
         300.0, "Seconds a managed server may take until its golden sample is right."
     )

@@ -50,14 +50,15 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Comparison(Bounded):
-    """A metric over the n units that both sides have: means, difference, 95 % interval of it."""
+    """A metric over the n units that both sides have: means, difference, 95 % interval of it
+    (None where n is 1)."""
 
     metric: str
     before: float
     after: float
     difference: float
-    low: float
-    high: float
+    low: float | None
+    high: float | None
     n: int
 
 

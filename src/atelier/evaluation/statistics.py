@@ -20,23 +20,28 @@ Floats = NDArray[np.float64]
 
 
 class Bounded:
-    """An estimate with an interval."""
+    """An estimate with an interval; no bounds (None) where one value says nothing of the others."""
 
-    low: float
-    high: float
+    low: float | None
+    high: float | None
+
+    @property
+    def is_known(self) -> bool:
+        """Whether there is an interval."""
+        return self.low is not None and self.high is not None
 
     @property
     def excludes_zero(self) -> bool:
-        return self.low > 0 or self.high < 0
+        return self.low is not None and self.high is not None and (self.low > 0 or self.high < 0)
 
 
 @dataclass(frozen=True)
 class Interval(Bounded):
-    """A mean of n values and its percentile-bootstrap interval at level `LEVEL`."""
+    """A mean of n values and its percentile-bootstrap interval at level `LEVEL`, None of one."""
 
     mean: float
-    low: float
-    high: float
+    low: float | None
+    high: float | None
     n: int
 
 
@@ -48,17 +53,24 @@ def mean_interval(
     Args:
         strata: [n], the stratum of each value. The mean is then the unweighted one of the strata's
             means (macro), and values are drawn anew within their stratum, since how many there are
-            of each is no chance.
+            of each is no chance. A stratum of one value has no spread to draw from: then all are
+            drawn together, each with its weight in the macro mean, which makes intervals wider.
 
     Raises:
         ValueError: no values, or one that is not finite: leave missing scores out first.
     """
     array = _finite_vector(values)
+    mean = mean_of(array, strata)
+    if len(array) == 1:
+        return Interval(mean, None, None, 1)
     rng = np.random.default_rng(seed)
     parts = [array[places] for places in _places(strata, len(array))]
-    means = np.mean([_resampled_means(part, samples, rng) for part in parts], axis=0)
+    if strata is not None and min(map(len, parts)) == 1:
+        means = _resampled_means(array, samples, rng, macro_weights(strata))
+    else:
+        means = np.mean([_resampled_means(part, samples, rng) for part in parts], axis=0)
     low, high = np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return Interval(mean_of(array, strata), float(low), float(high), len(array))
+    return Interval(mean, float(low), float(high), len(array))
 
 
 def mean_of(values: ArrayLike, strata: Sequence[Any] | None = None) -> float:
@@ -147,18 +159,26 @@ def _places(strata: Sequence[Any] | None, count: int) -> list[NDArray[np.int64]]
     return [np.array(places) for places in found.values()]
 
 
-def _resampled_means(values: Floats, samples: int, rng: np.random.Generator) -> Floats:
-    """Means [samples] of as many values drawn with replacement."""
-    blocks = [block.mean(axis=1) for block in _resampled(values, samples, rng)]
+def _resampled_means(
+    values: Floats, samples: int, rng: np.random.Generator, weights: Floats | None = None
+) -> Floats:
+    """Means [samples] of as many values drawn with replacement, weighted if there are weights."""
+    if weights is None:
+        blocks = [values[drawn].mean(axis=1) for drawn in _draws(len(values), samples, rng)]
+    else:
+        blocks = [
+            (values * weights)[drawn].sum(axis=1) / weights[drawn].sum(axis=1)
+            for drawn in _draws(len(values), samples, rng)
+        ]
     return np.concatenate(blocks)
 
 
-def _resampled(values: Floats, samples: int, rng: np.random.Generator) -> Iterator[Floats]:
-    """Blocks [k, n] of values drawn with replacement, `samples` rows in all."""
-    at_once = max(1, _INDICES_AT_ONCE // len(values))
+def _draws(count: int, samples: int, rng: np.random.Generator) -> Iterator[NDArray[np.int64]]:
+    """Blocks [k, count] of places drawn with replacement, `samples` rows in all."""
+    at_once = max(1, _INDICES_AT_ONCE // count)
     for start in range(0, samples, at_once):
         rows = min(at_once, samples - start)
-        yield values[rng.integers(0, len(values), size=(rows, len(values)))]
+        yield rng.integers(0, count, size=(rows, count))
 
 
 def _finite_vector(values: ArrayLike) -> Floats:

@@ -17,6 +17,7 @@ from atelier.export.card import Provenance, model_card
 from atelier.export.families import family_of
 from atelier.export.manifest import write_manifest
 from atelier.export.merged import export_merged
+from atelier.export.progress import saying
 from atelier.export.publish import aside, publish, recover
 from atelier.export.record import ExportRecord, Format, WrittenWeights
 from atelier.export.reference import Reference
@@ -78,7 +79,8 @@ def export_formats(request: ExportRequest, output: Path, device: str) -> ExportR
             recover(output / kind)
             asides.append(aside(output / kind))
             try:
-                written.append(_write(kind, request, asides[-1]))
+                with saying(f"writing {kind}"):
+                    written.append(_write(kind, request, asides[-1]))
             except AtelierError as error:
                 refused[kind] = error
         published = _prove_and_publish(request, written, output, device, refused)
@@ -140,8 +142,12 @@ def _prove_and_publish(
     device: str,
     refused: dict[Format, AtelierError],
 ) -> list[ExportedFormat]:
-    published = []
-    outcomes = reload_all(written, device) if written else []
+    published: list[ExportedFormat] = []
+    if not written:
+        return published
+    names = " and ".join(exported.record.format for exported in written)
+    with saying(f"reloading {names} in a clean process on {device}"):
+        outcomes = reload_all(written, device)
     for exported, outcome in zip(written, outcomes, strict=True):
         kind, directory = exported.record.format, exported.directory
         try:

@@ -6,6 +6,8 @@ import os
 import shutil
 from pathlib import Path
 
+from atelier.permissions import as_usual
+
 
 def recover(target: Path) -> None:
     """Undo what a process killed inside `publish` or before it may have left beside `target`."""
@@ -25,6 +27,7 @@ def aside(target: Path) -> Path:
 
 def publish(finished: Path, target: Path) -> None:
     """Rename `finished` to `target`; what was there before is removed only afterwards."""
+    as_usual(sorted(finished.rglob("*")))
     previous = _previous(target)
     if target.exists():
         target.rename(previous)

@@ -13,6 +13,7 @@ from atelier.export.card import Provenance
 from atelier.export.families import family_of
 from atelier.export.formats import ExportReport, ExportRequest, export_formats
 from atelier.export.manifest import file_sha256
+from atelier.export.progress import saying
 from atelier.export.summary import write_summary
 from atelier.tracking.run_directory import RunDirectory
 from atelier.training.checkpoint import (
@@ -53,7 +54,8 @@ def export_run(
     prompts = read_prompts(run.data / "heldout.parquet")[: config.export.verify_prompts]
     with join_world(config.launch) as world:  # the threads and the device of the evaluation
         device = world.device.type
-        reference = family.make_reference(config, tensors, prompts, device)
+        with saying(f"making what it must reproduce, of {len(prompts)} prompts"):
+            reference = family.make_reference(config, tensors, prompts, device)
     request = ExportRequest(
         base=family.base.of(config.policy),
         tensors=family.base_names(tensors),

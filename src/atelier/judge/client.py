@@ -8,7 +8,6 @@ that cannot be read goes back to the judge once, and only what no question could
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import random
 import time
@@ -27,8 +26,7 @@ from atelier.judge.questions import Answer, Question, answer_of
 from atelier.judge.rates import RateLimit
 from atelier.judge.replies import CallFailed, Failure, Parsed, Reply
 from atelier.judge.tracing import SampledTrace, Trace
-
-logger = logging.getLogger(__name__)
+from atelier.outage import Outage
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 20.0
 _GRACE = 10.0  # seconds after the deadline in which what is under way is put away
@@ -66,7 +64,7 @@ class JudgeClient:
         self._key = key
         self._trace = SampledTrace(key, trace, trace_share)
         self._random = random.Random()  # not the global one, which a run may have seeded
-        token = _token(config.token_env, key)
+        token = token_of(config.token_env, key)
         folder = config.cache.folder
         self._cache = ReplyCache(Path(folder), int(config.cache.max_mb * 1e6)) if folder else None
         prices = {config.model: config.prices} if config.prices else {}
@@ -76,6 +74,7 @@ class JudgeClient:
         self._alone = asyncio.Lock()
         self._has_answered = False
         self._fatal: ConfigError | Stopped | None = None
+        self._outage = Outage(key)
         self._endpoints = Endpoints(config.urls, token, config.concurrency)
         self._loop = EventLoop("judge")
 
@@ -202,7 +201,7 @@ class JudgeClient:
                         if pause > end - time.monotonic():
                             reason = f"{reason} (no time to wait {pause:.3g} s)"
                             break
-                        logger.warning("%s: %s; asking again", self._key, reason)
+                        self._outage.failed(reason, end)
                         await asyncio.sleep(pause)
         except TimeoutError:
             reason = f"no answer by the deadline of {self._config.deadline:g} s: {reason}"
@@ -240,6 +239,7 @@ class JudgeClient:
                 self._rates.settle(reserved_tokens, usage.total if usage else None)
             self._require_usage(usage is not None)
             self._has_answered = True
+            self._outage.answered()
             return reply
 
     def _require_use(self) -> None:
@@ -279,7 +279,7 @@ class JudgeClient:
             raise self._fatal
 
 
-def _token(name: str | None, key: str) -> str | None:
+def token_of(name: str | None, key: str) -> str | None:
     """The token in a variable of the environment.
 
     Raises:

@@ -184,7 +184,7 @@ class _BoundedAnswers(httpx2.AsyncHTTPTransport):
 def _http_client(connections: int) -> httpx2.AsyncClient:
     """No proxy, no .netrc, no redirection: the token goes where the configuration says."""
     limits = httpx2.Limits(max_connections=connections, keepalive_expiry=30)
-    verify = _trusted(os.environ.get("SSL_CERT_FILE"))
+    verify = trusted(os.environ.get("SSL_CERT_FILE"))
     transport = _BoundedAnswers(verify=verify, limits=limits, trust_env=False)
     return httpx2.AsyncClient(transport=transport, trust_env=False)
 
@@ -206,7 +206,7 @@ def _headers(client: openai.AsyncOpenAI, token: str | None) -> dict[str, str | o
 
 
 @cache
-def _trusted(path: str | None) -> ssl.SSLContext:
+def trusted(path: str | None) -> ssl.SSLContext:
     """Whose certificates are trusted: those in SSL_CERT_FILE, or those of the system."""
     if not path:
         return httpx2.create_ssl_context(trust_env=False)

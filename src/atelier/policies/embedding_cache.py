@@ -18,6 +18,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from atelier.permissions import as_usual
+
 logger = logging.getLogger(__name__)
 
 Embedding = Mapping[str, Tensor]
@@ -84,6 +86,7 @@ class DiskCache:
         try:
             self._own.mkdir(parents=True, exist_ok=True)
             save_file(dict(embedding), aside)
+            as_usual([aside])
             aside.replace(file)
         except (OSError, SafetensorError) as error:
             with suppress(OSError):

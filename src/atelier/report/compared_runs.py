@@ -49,6 +49,11 @@ class ComparedRun:
         return str(self.description.get("run_name") or self.id)
 
     @property
+    def given_name(self) -> str | None:
+        """What a person called it (`--name`)."""
+        return self.config.tracking.run_name
+
+    @property
     def seed(self) -> int:
         return self.config.train.seed
 
@@ -79,13 +84,15 @@ class ComparedRun:
 class Group:
     """Runs of one configuration, by seed; `differing` holds its values of what differs.
 
-    `recipe` is its name where no other group has the same.
+    `recipe` is its name where no other group has the same; `name` is what all its runs were called
+    by who started them, likewise.
     """
 
     letter: str
     runs: Sequence[ComparedRun]
     differing: dict[str, Any]
     recipe: str | None = None
+    name: str | None = None
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -93,8 +100,10 @@ class Group:
 
     @property
     def label(self) -> str:
-        """Short enough for a sentence: what differs where that is one thing, else the recipe or
-        the letter."""
+        """Short enough for a sentence: the name, what differs where that is one thing, else the
+        recipe or the letter."""
+        if self.name:
+            return self.name
         return self.summary if len(self.differing) == 1 else self.recipe or self.letter
 
     @property
@@ -102,8 +111,8 @@ class Group:
         """What differs, in a few words."""
         found = [f"{key} {shown(value)}" for key, value in self.differing.items()]
         if self.recipe and len(found) > 3:
-            return f"{self.recipe}, {len(found)} settings"
-        more = [f"and {len(found) - 3} more"] if len(found) > 3 else []
+            return f"{self.recipe}, {len(found)} settings (all below)"
+        more = [f"and {len(found) - 3} more (all below)"] if len(found) > 3 else []
         return ", ".join([*found[:3], *more]) or "nothing"
 
 
@@ -219,18 +228,17 @@ def group_runs(runs: Sequence[ComparedRun]) -> list[Group]:
         _require_different_seeds(one)
         values = {key: settings[one[0].id].get(key) for key in keys}
         groups.append(Group(_letter(number), one, values))
-    return _with_recipes(groups)
-
-
-def _with_recipes(groups: Sequence[Group]) -> list[Group]:
-    """The groups, those with the name of their recipe that share it with no other."""
-    recipes = [{run.description.get("recipe") for run in one.runs} for one in groups]
+    recipes = _own([{run.description.get("recipe") for run in one.runs} for one in groups])
+    names = _own([{run.given_name for run in one.runs} for one in groups])
     return [
-        replace(one, recipe=next(iter(names)))
-        if len(names) == 1 and recipes.count(names) == 1
-        else one
-        for one, names in zip(groups, recipes, strict=True)
+        replace(one, recipe=recipe, name=name)
+        for one, recipe, name in zip(groups, recipes, names, strict=True)
     ]
+
+
+def _own(values: Sequence[set[str | None]]) -> list[str | None]:
+    """What all runs of a group have, and no other group has only that."""
+    return [next(iter(one)) if len(one) == 1 and values.count(one) == 1 else None for one in values]
 
 
 def _differing(settings: Sequence[dict[str, Any]]) -> list[str]:

@@ -3,17 +3,32 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from atelier.errors import DataError
 from atelier.evaluation.results import Comparison
 from atelier.report import text_tables
 from atelier.report.metric_names import direction_of, is_part, label_of, order_of
-from atelier.report.text_tables import signed
-from atelier.tracking.run_directory import RunDirectory
+from atelier.report.text_tables import interval, signed
+from atelier.tracking.run_directory import RunDirectory, read_json_object
 
-HEADER = ("Held-out metric", "before", "after", "change", "95 % interval", "prompts")
+
+def header(units: str) -> tuple[str, ...]:
+    """Over `ComparedMetric.cells`. `units`: what is counted, see `units_of`."""
+    return ("Held-out metric", "before", "after", "change", "95 % interval", units)
+
+
+def units_of(summary: Mapping[str, Any]) -> str:
+    """What an evaluation's means are over, in the plural."""
+    return "pairs" if summary.get("unit") == "pair" else "prompts"
+
+
+def units_of_run(run: RunDirectory) -> str:
+    """The same of the evaluation after training; prompts where there is none yet."""
+    path = run.evaluate / "summary.json"
+    return units_of(read_json_object(path) if path.exists() else {})
 
 
 class ComparedMetric(Comparison):
@@ -30,7 +45,9 @@ class ComparedMetric(Comparison):
 
     @property
     def verdict(self) -> str:
-        """better | worse | changed | same: what the interval allows to say."""
+        """better | worse | changed | same | unknown: what the interval allows to say."""
+        if not self.is_known:
+            return "unknown"
         if not self.excludes_zero:
             return "same"
         direction = direction_of(self.metric)
@@ -44,7 +61,7 @@ class ComparedMetric(Comparison):
             f"{self.before:.3f}",
             f"{self.after:.3f}",
             signed(self.difference),
-            f"{signed(self.low)} to {signed(self.high)}",
+            interval(self.low, self.high),
             str(self.n),
         )
 
@@ -60,10 +77,15 @@ def read_comparison(run: RunDirectory) -> list[ComparedMetric]:
         return []
     try:
         rows: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
-        compared = [ComparedMetric(**row) for row in rows]
+        compared = [_of_one_unknown(ComparedMetric(**row)) for row in rows]
     except (OSError, ValueError, TypeError) as error:
         raise DataError(f"{path}: not a comparison of evaluations: {error}") from error
     return sorted(compared, key=lambda row: (row.is_part, order_of(row.metric)))
+
+
+def _of_one_unknown(row: ComparedMetric) -> ComparedMetric:
+    """Files of earlier runs hold an interval of no width for one prompt."""
+    return replace(row, low=None, high=None) if row.n == 1 else row
 
 
 def headline(rows: Sequence[ComparedMetric]) -> str:
@@ -75,17 +97,22 @@ def headline(rows: Sequence[ComparedMetric]) -> str:
     name = first.label.split(" (")[0]
     _, before, after, change, bounds, _ = first.cells()
     numbers = f"from {before} to {after}"
-    interval = f"{change}, 95 % interval {bounds}"
+    if not first.is_known:
+        return (
+            f"Held-out {name} went {numbers} ({change}), of one prompt or pair: whether that is "
+            "more than chance, one cannot say."
+        )
+    said = f"{change}, 95 % interval {bounds}"
     if verb is None:
-        return f"Held-out {name} did not change measurably: {numbers} ({interval})."
-    return f"Held-out {name} {verb} {numbers} ({interval})."
+        return f"Held-out {name} did not change measurably: {numbers} ({said})."
+    return f"Held-out {name} {verb} {numbers} ({said})."
 
 
-def as_text(rows: Sequence[ComparedMetric]) -> str:
+def as_text(rows: Sequence[ComparedMetric], units: str = "prompts") -> str:
     """For a terminal: aligned columns."""
-    return text_tables.aligned([HEADER, *(row.cells() for row in rows)])
+    return text_tables.aligned([header(units), *(row.cells() for row in rows)])
 
 
-def as_markdown(rows: Sequence[ComparedMetric]) -> str:
+def as_markdown(rows: Sequence[ComparedMetric], units: str = "prompts") -> str:
     """For a Prefect artifact and a model card."""
-    return text_tables.markdown([HEADER, *(row.cells() for row in rows)])
+    return text_tables.markdown([header(units), *(row.cells() for row in rows)])

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from atelier.report.compared_runs import ComparedRun, Group
+from atelier.report.comparison import units_of
 from atelier.report.metric_contrasts import MetricContrast, seeds_are_paired
-from atelier.report.warnings import JUDGE_IS_REWARD
+from atelier.report.warnings import judge_is_reward_words
 
 
 def comparison_warnings(
@@ -14,9 +15,13 @@ def comparison_warnings(
 ) -> list[str]:
     """Findings about seeds, data, code, baselines (`start_alike`: all equal) and missing scores."""
     runs = [run for group in groups for run in group.runs]
-    found = [*_of_seeds(groups), *_of_origins(groups, runs), *_missing(metrics)]
+    found = [
+        *_of_seeds(groups),
+        *_of_origins(groups, runs),
+        *_missing(metrics, units_of(runs[0].after.summary)),
+    ]
     if any(run.after.summary.get("judge_is_reward") for run in runs):
-        found.append(JUDGE_IS_REWARD)
+        found.append(judge_is_reward_words(run.after.summary["metrics"] for run in runs))
     if not start_alike:
         found.append(
             "The runs did not start alike: their scores before training differ, so look at the "
@@ -54,10 +59,10 @@ def _of_origins(groups: Sequence[Group], runs: Sequence[ComparedRun]) -> Iterato
         yield f"{changed} of {len(runs)} runs were made with uncommitted changes to the code."
 
 
-def _missing(metrics: Sequence[MetricContrast]) -> Iterator[str]:
+def _missing(metrics: Sequence[MetricContrast], units: str) -> Iterator[str]:
     for one in metrics:
         if one.left_out:
             yield (
-                f"{one.short_label}: {one.left_out} of {one.left_out + one.prompts} prompts are "
+                f"{one.short_label}: {one.left_out} of {one.left_out + one.prompts} {units} are "
                 "left out, because some run has no score for them."
             )

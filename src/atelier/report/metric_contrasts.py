@@ -13,6 +13,7 @@ from atelier.evaluation.contrasts import Estimate, Groups
 from atelier.evaluation.results import Evaluation, strata
 from atelier.evaluation.statistics import Floats, macro_weights
 from atelier.report.compared_runs import ComparedRun, Group
+from atelier.report.comparison import units_of
 from atelier.report.metric_names import direction_of, is_part, label_of, order_of
 from atelier.report.text_tables import signed
 
@@ -28,7 +29,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class MetricContrast:
-    """A metric over the prompts that have a score in every run.
+    """A metric over the prompts (or pairs) that have a score in every run.
 
     Attributes:
         direction: 1 where more is better, -1 where less is, 0 where neither is.
@@ -82,7 +83,8 @@ def contrast(metric: str, groups: Sequence[Group]) -> MetricContrast:
     every = list(columns[0])
     shared = [key for key in every if all(column.get(key) is not None for column in columns)]
     if len(shared) < 2:
-        raise DataError(f"{metric}: only {len(shared)} prompts have a score in every run")
+        units = units_of(groups[0].runs[0].after.summary)
+        raise DataError(f"{metric}: only {len(shared)} {units} have a score in every run")
     weights = _weights(groups[0].runs[0].after, shared)
     after = [_table(table, shared, weights) for table in tables]
     before = [_table(table, shared, weights) for table in baselines]

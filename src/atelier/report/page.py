@@ -14,7 +14,7 @@ from atelier.config.resolve import load_stage_config
 from atelier.config.suite_rules import judge_is_reward
 from atelier.evaluation.results import HEADLINE
 from atelier.report.charts import Series, line_chart
-from atelier.report.comparison import headline, read_comparison
+from atelier.report.comparison import headline, read_comparison, units_of
 from atelier.report.metric_names import direction_of, is_part, order_of
 from atelier.report.pictures import PICTURE_NOTES, first_prompts, most_worsened
 from atelier.report.run_data import (
@@ -26,7 +26,7 @@ from atelier.report.run_data import (
 )
 from atelier.report.samples import read_samples
 from atelier.report.templates import fill
-from atelier.report.warnings import JUDGE_IS_REWARD, warnings
+from atelier.report.warnings import judge_is_reward_words, warnings
 from atelier.rewards.service_file import read_services
 from atelier.tracking.run_directory import RunDirectory, read_json_object, read_run_file
 
@@ -50,16 +50,19 @@ def render(run: RunDirectory) -> str:
     curve = by_step if len(by_step) > 1 else sides
     history = [one.summary["metrics"] for one in curve]
     headline_metric = curve[-1].summary.get("headline", HEADLINE) if curve else HEADLINE
+    description = read_run_file(run)
     return fill(
         "page.html.j2",
-        run=read_run_file(run),
+        run=description,
+        planned=description.get("warnings") or [],
         headline=headline(comparison),
         comparison=comparison,
-        dangers=[JUDGE_IS_REWARD] if judge_is_reward(config) else [],
+        dangers=[judge_is_reward_words(history[-1:])] if judge_is_reward(config) else [],
         warnings=warnings(steps, history, comparison, headline_metric),
-        units="pairs" if config.evaluation.suite == "paircomp" else "prompts",
+        units=units_of(sides[-1].summary if sides else {}),
         picture_note=PICTURE_NOTES[config.evaluation.suite],
         charts=_charts(steps, curve),
+        always_zero=always_zero(_training_series(steps)),
         pairs=first_prompts(sides, PROMPTS_SHOWN) if len(sides) == 2 else [],
         worsened=most_worsened(sides[0], sides[1], WORSENED_SHOWN) if len(sides) == 2 else [],
         by_step=first_prompts(pictured, PROMPTS_BY_STEP) if len(pictured) > 1 else [],
@@ -84,11 +87,22 @@ def _before_and_after(run: RunDirectory, last_step: int) -> list[Evaluation]:
 
 
 def _charts(steps: Sequence[dict[str, Any]], heldout: Sequence[Evaluation]) -> list[dict[str, str]]:
-    """The curves a person looks at first; a chart without data is left out."""
+    """The curves a person looks at first; a chart without data, or of zeros, is left out."""
+    training = _training_series(steps)
+    zeros = always_zero(training)
     charts = [
         ("Held-out, 95 % intervals", _heldout_series(heldout)),
         ("Training reward", [_step_series("mean reward", "reward/mean", steps)]),
         *_charts_of_rewards(steps),
+        *(chart for chart in training if chart[0] not in zeros),
+    ]
+    drawn = [{"title": title, "svg": line_chart(series)} for title, series in charts]
+    return [chart for chart in drawn if chart["svg"]]
+
+
+def _training_series(steps: Sequence[dict[str, Any]]) -> list[tuple[str, list[Series]]]:
+    """How training went, besides the rewards."""
+    return [
         ("Ratio: mean |ratio - 1|", [_step_series("|ratio - 1|", "ratio/mean_abs_dev", steps)]),
         ("Clipped share, by sign of the advantage", [
             _step_series("positive", "clip/positive", steps),
@@ -101,8 +115,13 @@ def _charts(steps: Sequence[dict[str, Any]], heldout: Sequence[Evaluation]) -> l
         ("Gradient norm before clipping", [_step_series("gradient norm", "grad_norm", steps)]),
         ("Groups with equal rewards", [_step_series("share", "advantage/zero_std_share", steps)]),
     ]  # fmt: skip
-    drawn = [{"title": title, "svg": line_chart(series)} for title, series in charts]
-    return [chart for chart in drawn if chart["svg"]]
+
+
+def always_zero(charts: Sequence[tuple[str, Sequence[Series]]]) -> list[str]:
+    """Titles of charts all of whose points are 0: said in words, which take less room. So are the
+    ratios of a policy that is trained on what it has just sampled."""
+    points = {title: [y for one in series for _, y in one.points] for title, series in charts}
+    return [title for title, values in points.items() if values and not any(values)]
 
 
 def _charts_of_rewards(steps: Sequence[dict[str, Any]]) -> list[tuple[str, list[Series]]]:
@@ -136,10 +155,11 @@ def _heldout_series(evaluations: Sequence[Evaluation]) -> list[Series]:
 def _evaluation_series(metric: str, evaluations: Sequence[Evaluation]) -> Series:
     found = [(one.step, one.summary["metrics"].get(metric)) for one in evaluations]
     present = [(step, value) for step, value in found if value]
+    bands = [(value["low"], value["high"]) for _, value in present if value["low"] is not None]
     return Series(
         metric.replace("_", " "),
         [(step, value["mean"]) for step, value in present],
-        [(value["low"], value["high"]) for _, value in present],
+        bands if len(bands) == len(present) else None,
     )
 
 

@@ -25,6 +25,7 @@ from atelier.report.compared_runs import (
     require_comparable,
     shown,
 )
+from atelier.report.comparison import units_of
 from atelier.report.comparison_warnings import comparison_warnings
 from atelier.report.metric_contrasts import (
     MetricContrast,
@@ -79,6 +80,11 @@ class RunsComparison:
         return all(run.before.rows == self.runs[0].before.rows for run in self.runs)
 
     @property
+    def units(self) -> str:
+        """What means are over: prompts or pairs."""
+        return units_of(self.runs[0].after.summary)
+
+    @property
     def short_id(self) -> str:
         """The same for the same runs and primary metric."""
         return digest([self.metrics[0].metric, sorted(run.id for run in self.runs)])[:8]
@@ -101,7 +107,7 @@ class RunsComparison:
         """How to read the intervals, in one or two sentences."""
         pairs = len(self.metrics[0].pairs)
         several = any(len(group.runs) > 1 for group in self.groups)
-        seeds = "seeds and prompts" if several else "prompts"
+        seeds = f"seeds and {self.units}" if several else self.units
         parts = [f"Same prompts and noise everywhere; intervals are for other {seeds}"]
         if seeds_are_paired(self.groups):
             parts.append("runs of one seed are compared with each other")
@@ -140,14 +146,14 @@ class RunsComparison:
         rows: list[Row] = [("Configuration", "what differs", "of seed", "runs")]
         for group in self.groups:
             seeds = ", ".join(map(str, group.seeds))
-            names = ", ".join(_short(run.directory.root.name) for run in group.runs)
+            names = ", ".join(map(_called, group.runs))
             rows.append((group.letter, group.summary, seeds, names))
         return rows
 
     def _mean_rows(self) -> list[Row]:
         """Mean and gain over the baseline, a column a group."""
         letters = [group.letter for group in self.groups]
-        rows: list[Row] = [("Held-out metric, and gain over baseline", *letters, "prompts")]
+        rows: list[Row] = [("Held-out metric, and gain over baseline", *letters, self.units)]
         for one in self.metrics:
             cells = [
                 f"{mean:.3f} ({signed(gain.mean)})"
@@ -182,6 +188,12 @@ class RunsComparison:
 
 def _every_value(group: Group, key: str) -> str:
     return ", ".join(dict.fromkeys(run.origins.get(key, "unknown") for run in group.runs))
+
+
+def _called(run: ComparedRun) -> str:
+    """By its name, if a person gave one, and its directory."""
+    short = _short(run.directory.root.name)
+    return f"{run.given_name} ({short})" if run.given_name not in (None, short) else short
 
 
 def _short(name: str) -> str:

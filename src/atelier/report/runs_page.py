@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from atelier.report.charts import Series, line_chart
 from atelier.report.metric_names import direction_of, label_of
+from atelier.report.page import always_zero
 from atelier.report.pictures import PICTURE_NOTES, first_prompts
 from atelier.report.run_data import Evaluation, metric_records, periodic_evaluations
 from atelier.report.templates import fill
@@ -96,7 +97,9 @@ def _charts(comparison: RunsComparison) -> list[dict[str, str]]:
             for title, points in _curves(run, [one.metric for one in comparison.metrics]).items():
                 series = Series(group.label, points, smooth=title in TRAINING_CURVES, color=color)
                 curves.setdefault(title, []).append(series)
-    drawn = [{"title": title, "svg": line_chart(series)} for title, series in curves.items()]
+    zeros = always_zero([one for one in curves.items() if one[0] in TRAINING_CURVES])
+    shown = {title: series for title, series in curves.items() if title not in zeros}
+    drawn = [{"title": title, "svg": line_chart(series)} for title, series in shown.items()]
     return [chart for chart in drawn if chart["svg"]]
 
 

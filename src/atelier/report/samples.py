@@ -42,7 +42,7 @@ class KeptImage:
     total: float | None
     parts: list[Part]
     reason: str | None
-    ground_truth: bool
+    truth: str  # words where it is an image of the data's, else empty
     earlier: list[Earlier]
 
 
@@ -92,9 +92,18 @@ def _image(folder: Path, entry: Mapping[str, Any]) -> KeptImage:
         total=entry["total"],
         parts=parts,
         reason=entry["missing"],
-        ground_truth=entry.get("ground_truth", False),
+        truth=_truth_words(entry),
         earlier=earlier,
     )
+
+
+def _truth_words(entry: Mapping[str, Any]) -> str:
+    """Whose true image it is: the partner's ranks low where rewards are right."""
+    if not entry.get("ground_truth", False):
+        return ""
+    if "of_partner" not in entry:  # of an earlier run
+        return "a true image, this prompt's or the other's of its pair"
+    return "the other prompt's true image" if entry["of_partner"] else "this prompt's true image"
 
 
 def _uri(path: Path) -> str:

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 Row = Sequence[str]
 
+NOT_KNOWN = "not known (one only)"  # an interval, of one prompt or pair
+
 
 def aligned(rows: Sequence[Row]) -> str:
     """Columns of equal width, two spaces between them."""
@@ -27,6 +29,13 @@ def markdown(rows: Sequence[Row]) -> str:
 
 def _cell(text: str) -> str:
     return text.replace("|", "\\|").replace("\n", " ")
+
+
+def interval(low: float | None, high: float | None, sign: bool = True) -> str:
+    """The two bounds; NOT_KNOWN where there are none."""
+    if low is None or high is None:
+        return NOT_KNOWN
+    return f"{signed(low)} to {signed(high)}" if sign else f"{low:.3f} to {high:.3f}"
 
 
 def signed(value: float) -> str:

@@ -3,18 +3,27 @@ known at the end. One sentence a finding; none means that nothing known to be ba
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from atelier.evaluation.results import HEADLINE
 from atelier.monitoring import check_evaluations, check_training
 from atelier.report.comparison import ComparedMetric
 
-JUDGE_IS_REWARD = (
-    "The judge of the held-out images is the one that the policy was trained to please, or of the "
-    "same model: its scores rise whatever was learned. Believe gold, or evaluate with another "
-    "judge (evaluation.SUITE.judge)."
-)
+
+def judge_is_reward_words(evaluations: Iterable[Collection[str]]) -> str:
+    """That the judge of the held-out images is no witness, and who is.
+
+    Args:
+        evaluations: names of the metrics of each; gold is believed where they all have it.
+    """
+    has_gold = [any(name.startswith("gold") for name in names) for names in evaluations]
+    gold = "Believe gold, or evaluate" if has_gold and all(has_gold) else "Evaluate"
+    return (
+        "The judge of the held-out images is the one that the policy was trained to please, or of "
+        f"the same model: its scores rise whatever was learned. {gold} with another judge "
+        "(evaluation.SUITE.judge)."
+    )
 
 
 def warnings(

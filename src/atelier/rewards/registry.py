@@ -116,9 +116,28 @@ def build(
                 deadline=rewards.deadline,
                 timeout=section.timeout,
                 concurrency=threads,
+                key=rewards.path_of(name),
             )
         made.append(Reward(scorer, section.weight, threads))
     return RewardSet(made, deadline_seconds=rewards.deadline, by_dataset=True)
+
+
+def remote_scorers(
+    rewards: RewardsConfig, judges: Mapping[str, JudgeConfig]
+) -> dict[str, RemoteScorer]:
+    """By dotted key, the rewards whose services somebody else started. Nobody is asked yet.
+
+    Raises:
+        ConfigError: the function of a custom one is not there.
+    """
+    found = {}
+    for path, section in rewards.by_path().items():
+        if section.placement == "remote":
+            name = path.rpartition(".")[2]
+            scorer, digest = make_scorers(rewards.only(name), judges)[name]
+            urls, token = _services(name, section, {})
+            found[path] = RemoteScorer(scorer, urls, digest, token, key=path)
+    return found
 
 
 def asked_by(sections: Iterable[RewardSection]) -> set[str]:

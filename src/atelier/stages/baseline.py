@@ -10,6 +10,7 @@ from typing import Any
 from atelier.config.schema import RunConfig
 from atelier.report.metric_names import direction_of, order_of
 from atelier.stages.frame import Stage, open_stage
+from atelier.stages.remote_servers import require_answers
 from atelier.tracking.run_directory import RunDirectory
 
 logger = logging.getLogger(__name__)
@@ -44,6 +45,7 @@ def local_model(config: RunConfig) -> list[Path]:
 
 
 def _work(stage: Stage) -> dict[str, Any]:
+    require_answers(stage.config)
     from atelier.stages.heldout import evaluate_weights  # torch, only when there is work
 
     evaluation = evaluate_weights(stage.run, stage.config, stage.folder, weights=None)

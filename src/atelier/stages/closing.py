@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from atelier.config.resolve import load_stage_config
-from atelier.report.comparison import as_markdown, as_text, headline, read_comparison
-from atelier.stages.run_file import read_run
+from atelier.report.comparison import as_markdown, as_text, headline, read_comparison, units_of_run
+from atelier.stages.run_file import read_run, warnings_of
 from atelier.tracking.mlflow_store import DEFAULT_URI, sqlite_path, tracking_uri, ui_command
 from atelier.tracking.run_directory import RunDirectory, read_json_object
 
@@ -24,8 +24,9 @@ def closing_words(root: Path, ui: str | None = None) -> str:
         "",
         headline(rows),
         "",
-        as_text(rows),
+        as_text(rows, units_of_run(run)),
         "",
+        *(f"warning: {text}\n" for text in warnings_of(run)),
         f"Report:  {run.report / 'index.html'}",
         f"MLflow:  {mlflow_page(run, ui) or ui_command(uri)}",
     ]
@@ -36,7 +37,16 @@ def result_markdown(run: RunDirectory) -> str:
     """For a Prefect artifact."""
     rows = read_comparison(run)
     title = f"# {read_run(run)['run_name']}"
-    return "\n\n".join([title, headline(rows), as_markdown(rows), f"Run: `{run.root.name}`"])
+    warnings = [f"> {text}" for text in warnings_of(run)]
+    return "\n\n".join(
+        [
+            title,
+            headline(rows),
+            as_markdown(rows, units_of_run(run)),
+            *warnings,
+            f"Run: `{run.root.name}`",
+        ]
+    )
 
 
 def mlflow_page(run: RunDirectory, ui: str | None, artifact: str | None = None) -> str | None:

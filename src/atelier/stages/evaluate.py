@@ -11,6 +11,7 @@ from atelier.config.schema import RunConfig
 from atelier.errors import CheckpointError
 from atelier.stages import baseline
 from atelier.stages.frame import Stage, open_stage
+from atelier.stages.remote_servers import require_answers
 from atelier.stages.run_file import shown_path
 from atelier.tracking.run_directory import (
     RunDirectory,
@@ -61,6 +62,7 @@ def _work(stage: Stage) -> dict[str, Any]:
     from atelier.stages.heldout import evaluate_weights
     from atelier.training.checkpoint import read_weights, verify_manifest
 
+    require_answers(stage.config, rewards=False)
     checkpoint = last_checkpoint(stage.run)
     verify_manifest(checkpoint)
     weights = read_weights(checkpoint, stage.config.export.weights)

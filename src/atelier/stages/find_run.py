@@ -1,4 +1,4 @@
-"""Which run somebody means: a directory, an id, or how an id begins, as tables show it."""
+"""Which run somebody means: a directory, an id or how it begins, or the name it was given."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from atelier.config.paths import is_directory, is_file, runs_root
-from atelier.errors import ConfigError
-from atelier.tracking.run_directory import RunDirectory
+from atelier.errors import ConfigError, DataError
+from atelier.tracking.run_directory import RunDirectory, read_run_file
 
 SHORTEST = 3  # characters of an id that somebody writes on purpose
 LISTED = 8  # ids in a message that says which runs there are
 
 
 def find_run(name: str) -> RunDirectory:
-    """An existing run by its directory, by its id under runs/, or by how only that id begins.
+    """An existing run by its directory, by its id under runs/ or how only that begins, or by the
+    name that only it was given.
 
     Raises:
-        ConfigError: there is none, or several ids begin so.
+        ConfigError: there is none, or several ids begin so, or several runs are called so.
     """
     for path in (Path(name), runs_root() / name):
         if name and is_file(path / "run.json"):
@@ -29,6 +30,11 @@ def find_run(name: str) -> RunDirectory:
         return RunDirectory((runs_root() / begun[0]).resolve())
     if begun:
         raise ConfigError(f"run {name!r} may be any of {_listed(begun)}: write more of its id")
+    called = [one for one in ids if name and _name_of(one) == name]
+    if len(called) == 1:
+        return RunDirectory((runs_root() / called[0]).resolve())
+    if called:
+        raise ConfigError(f"runs {_listed(called)} are all called {name!r}: write how an id begins")
     raise ConfigError(
         f"no run {name!r}: neither a run directory nor an id under {runs_root()}; "
         + _other_runs(name, ids)
@@ -49,6 +55,14 @@ def find_path(name: str) -> Path:
     path as it was written, for who says what is wrong with it."""
     path = Path(name)
     return path if is_directory(path) else find_id(name) or path
+
+
+def _name_of(run_id: str) -> str | None:
+    """What run.json calls a run; None of one that cannot be read, which nobody can mean by name."""
+    try:
+        return read_run_file(RunDirectory(runs_root() / run_id)).get("run_name")
+    except DataError:
+        return None
 
 
 def _other_runs(name: str, ids: Sequence[str]) -> str:

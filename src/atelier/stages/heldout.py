@@ -52,6 +52,28 @@ def evaluate_weights(
     return evaluation
 
 
+class Progress:
+    """How many images there are, in lines: the first as soon as it is seen that it will take long,
+    then every so often, and the last when all are there. Nothing where it takes no time."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._begun = self._said = time.monotonic()
+        self._speaks = False
+
+    def line(self, done: int) -> str | None:
+        """What to say when `done` images are made, if anything."""
+        now = time.monotonic()
+        left = (now - self._begun) / done * (self._count - done)
+        begins = not self._speaks and now - self._begun + left > SAY_EVERY_SECONDS and left > 0
+        is_due = now - self._said > SAY_EVERY_SECONDS or done == self._count
+        if not begins and not (self._speaks and is_due):
+            return None
+        self._speaks, self._said = True, now
+        rest = f"; {left:.0f} s left" if done < self._count else f" in {now - self._begun:.0f} s"
+        return f"generated {done} of {self._count} held-out images{rest}"
+
+
 @contextmanager
 def _policy(config: RunConfig, prompts: Sequence[str]) -> Iterator[Policy]:
     """The policy on the run's device, given back afterwards: the trainer needs the memory."""
@@ -70,13 +92,12 @@ def _generate(
     policy: Policy, requests: Sequence[ImageRequest], config: RunConfig
 ) -> NDArray[np.uint8]:
     """The images in their order; says how far it is where that takes long."""
-    size = config.evaluation.micro_batch_size
-    parts, said = [], time.monotonic()
+    size, count = config.evaluation.micro_batch_size, len(requests)
+    parts, progress = [], Progress(count)
     for start in range(0, len(requests), size):
         chunk = requests[start : start + size]
         keys = [one.key(config.evaluation.seed) for one in chunk]
         parts.append(policy.generate(policy.module, [one.prompt for one in chunk], keys))
-        if time.monotonic() - said > SAY_EVERY_SECONDS:
-            said = time.monotonic()
-            logger.info("generated %d of %d held-out images", start + len(chunk), len(requests))
+        if (line := progress.line(start + len(chunk))) is not None:
+            logger.info("%s", line)
     return np.concatenate(parts)

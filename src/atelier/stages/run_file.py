@@ -18,7 +18,7 @@ from atelier.config.schema import RunConfig
 from atelier.disk import stopped_when_full
 from atelier.errors import DataError
 from atelier.stages.find_run import find_run
-from atelier.stages.prompts_here import prompts_here
+from atelier.stages.prompts_here import prompt_warnings, prompts_here
 from atelier.tracking.run_directory import (
     FORMAT,
     STAGES,
@@ -51,8 +51,13 @@ def write_run(
     config: RunConfig,
     overrides: Sequence[str] | None = None,
     flow_run_id: str | None = None,
+    warnings: Sequence[str] | None = None,
 ) -> dict[str, Any]:
-    """Create run.json, or bring the digests and code of an existing one up to date."""
+    """Create run.json, or bring the digests and code of an existing one up to date.
+
+    Args:
+        warnings: the plan's; None keeps what stands there.
+    """
     before = read_run(run) if run.run_file.exists() else {}
     digests = {stage: stage_digest(config, stage) for stage in STAGES}
     same_data = before.get("digests", {}).get("prepare") == digests["prepare"]
@@ -67,6 +72,7 @@ def write_run(
         "run_name": config.tracking.run_name
         or f"{config.recipe or 'run'} seed {config.train.seed}",
         "seed": config.train.seed,
+        "warnings": list(before.get("warnings", []) if warnings is None else warnings),
         "digests": digests,
         "data": before.get("data") if same_data else None,
         "git": _git(),
@@ -105,7 +111,8 @@ def open_run(
     with a recipe or overrides resolves it again, on top of what it was started with.
 
     Raises:
-        ConfigError, PlanError: the configuration cannot be used; nothing was written.
+        ConfigError, DataError, PlanError: the configuration or its prompts cannot be used; nothing
+            was written.
         Stopped: the disk is full.
     """
     run = find_run(resume) if resume is not None else RunDirectory(runs_root() / flow_run_id)
@@ -113,14 +120,26 @@ def open_run(
     if exists and resume is None:  # a retried flow run
         recipe, overrides, run_name = None, [], None
     config, settled = _configuration(run if exists else None, recipe, overrides, run_name)
+    warnings = None if settled is None else plan_warnings(config)
     with stopped_when_full(run.root):
         if resume is None:
             make_folder(runs_root(), "ATELIER_RUNS")
         if settled is not None:
             write_stage_configs(config, run)
-        write_run(run, config, settled, flow_run_id)
+        write_run(run, config, settled, flow_run_id, warnings)
     _opened.append(run)
     return run
+
+
+def plan_warnings(config: RunConfig) -> list[str]:
+    """What `atelier plan` warns of.
+
+    Raises:
+        DataError, PlanError: the run cannot work, or its prompts cannot be read.
+    """
+    warnings = list(plan(config).warnings)
+    prompts = prompts_here(config)
+    return [*warnings, *(prompt_warnings(config, prompts) if prompts else ())]
 
 
 def check_opening(
@@ -193,6 +212,12 @@ def read_run(run: RunDirectory) -> dict[str, Any]:
             f"{run.run_file}: not a run file: it must hold digests, recipe and overrides"
         )
     return value
+
+
+def warnings_of(run: RunDirectory) -> list[str]:
+    """What the plan of a run warned of when it was opened."""
+    found = read_run(run).get("warnings", [])
+    return [str(one) for one in found] if isinstance(found, list) else []
 
 
 def _git() -> dict[str, Any]:

@@ -26,6 +26,7 @@ from atelier.stages.baseline import local_model
 from atelier.stages.follower import EvaluationFollower
 from atelier.stages.frame import Stage, open_stage
 from atelier.stages.log_tail import LogTail
+from atelier.stages.remote_servers import require_answers
 from atelier.stages.run_file import shown_path
 from atelier.stages.servers.run_servers import RunServers
 from atelier.stages.suite_judges import judge_beside
@@ -81,6 +82,7 @@ def _inputs(run: RunDirectory, config: RunConfig) -> list[Path]:
 def _work(stage: Stage) -> dict[str, Any]:
     run, config = stage.run, stage.config
     mirroring.follow(run)
+    require_answers(config)
     with (
         RunServers(run, config) as servers,
         judge_beside(config, servers) as judge,

@@ -27,6 +27,7 @@ from torch import Tensor, nn
 
 from atelier.disk import stopped_when_full
 from atelier.errors import CheckpointError, ConfigError, Stopped
+from atelier.permissions import as_usual
 from atelier.tracking.run_directory import all_checkpoints
 from atelier.training.checkpoint_checks import (
     read_object,
@@ -150,6 +151,7 @@ def _write(folder: Path, checkpoint: Checkpoint) -> None:
         state["loss_scaler"] = dict(checkpoint.optimizer.scaler)
     (folder / "state.json").write_text(json.dumps(state, indent=2, sort_keys=True))
     files = sorted(path for path in folder.iterdir())
+    as_usual(files)
     manifest = {path.name: _sha256(path) for path in files}
     (folder / MANIFEST).write_text(json.dumps(manifest, indent=2, sort_keys=True))
     for path in [*files, folder / MANIFEST]:

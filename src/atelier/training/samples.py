@@ -5,7 +5,7 @@
         00012-1.png     an earlier one of the same sample, where it made several
         samples.json    step, and of each image: place (best, worst, missing), prompt, total,
                         scores, weights, the rewards' details, why scores are missing, whether it is
-                        ground truth; earlier images with what the policy said of them
+                        ground truth, and whose; earlier images with what the policy said of them
 
 They are for people: nothing reads them to train. All words in them are somebody else's, so they
 are kept legible and bounded.
@@ -16,7 +16,8 @@ from __future__ import annotations
 import math
 import os
 import shutil
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -41,22 +42,38 @@ def keeps_samples(step: int, config: RunConfig) -> bool:
     return bool(every) and (step % every == 0 or step == config.train.steps)
 
 
-def chosen(total: Tensor, valid: Tensor, count: int) -> dict[int, Place]:
+def chosen(total: Tensor, valid: Tensor, groups: Tensor, count: int) -> dict[int, Place]:
     """At most `count` positions of images, in order: the best, the worst from the worst on, and up
     to a quarter without a total. Equal totals go by position; none is there twice.
 
-    total [N], NaN where not valid; valid [N] bool.
+    A group gives its second best only when every other one has given its best, so that one easy
+    prompt does not fill the page; likewise the worst.
+
+    total [N], NaN where not valid; valid [N] bool; groups [N].
     """
     missing = (~valid).nonzero().flatten()[: count // 4].tolist()
     known = valid.nonzero().flatten()
     ordered = known[total[known].argsort(stable=True, descending=True)].tolist()
     shown = min(count - len(missing), len(ordered))
-    best, worst = math.ceil(shown / 2), shown // 2
+    best = _spread(ordered, groups, math.ceil(shown / 2))
+    others = [one for one in reversed(ordered) if one not in best]
     return {
-        **dict.fromkeys(ordered[:best], "best"),
-        **dict.fromkeys(reversed(ordered[len(ordered) - worst :]), "worst"),
+        **dict.fromkeys(best, "best"),
+        **dict.fromkeys(_spread(others, groups, shown // 2), "worst"),
         **dict.fromkeys(missing, "missing"),
     }
+
+
+def _spread(ordered: Sequence[int], groups: Tensor, count: int) -> list[int]:
+    """The first `count` of positions, turn by turn of their groups, in their order."""
+    turns: Counter[int] = Counter()
+    turn = {}
+    for one in ordered:
+        group = int(groups[one])
+        turn[one] = turns[group]
+        turns[group] += 1
+    taken = set(sorted(ordered, key=turn.__getitem__)[:count])
+    return [one for one in ordered if one in taken]
 
 
 def keep_samples(
@@ -67,7 +84,7 @@ def keep_samples(
 ) -> None:
     """Write those of a step whose images are at hand. Collective; the main rank writes."""
     scores = experience.scores
-    places = chosen(scores.total, scores.valid, count)
+    places = chosen(scores.total, scores.valid, scores.group_ids, count)
     wanted = {int(scores.index[position]): position for position in places}
     mine = {
         sample.index: _kept(rollout, row, experience)
@@ -130,6 +147,7 @@ def _described(sample: Sample, experience: Experience) -> dict[str, Any]:
         "details": {name: legible_json(one) for name, one in said.details.items() if one},
         "missing": None if said.reason is None else legible(said.reason),
         "ground_truth": sample.truth is not None,
+        "of_partner": sample.truth is not None and sample.truth != sample.prompt,
     }
 
 

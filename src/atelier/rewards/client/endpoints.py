@@ -47,6 +47,10 @@ class NoAnswer(Exception):
         self.retry_after = retry_after
 
 
+class NotThere(NoAnswer):
+    """Nothing answered: no connection, or no answer on it in time."""
+
+
 class BatchRefused(NoAnswer):
     """The service says that the batch itself is wrong; every other one would say so too."""
 
@@ -133,13 +137,13 @@ class Endpoint:
     ) -> Reply:
         left = end - time.monotonic()
         if left <= 0:
-            raise self.failure(NoAnswer, "no time left to ask")
+            raise self.failure(NotThere, "no time left to ask")
         try:
             return self._transport.ask(method, self.url + path, headers, body, left)
         except CannotBeAsked as error:
             raise self.failure(ServiceRefuses, str(error)) from error
         except Unanswered as error:
-            raise self.failure(NoAnswer, str(error)) from error
+            raise self.failure(NotThere, str(error)) from error
 
     def _note(self, path: str, headers: Mapping[str, str], own: int) -> None:
         """What an answer says of its service: the queue there, the bodies that it takes.

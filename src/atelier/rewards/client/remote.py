@@ -8,7 +8,6 @@ whoever waits for it; at once it is missing where it is refused itself, or by ev
 from __future__ import annotations
 
 import itertools
-import logging
 import random
 import threading
 import time
@@ -19,12 +18,14 @@ from typing import Any
 
 from atelier.errors import ConfigError
 from atelier.legible import legible
+from atelier.outage import Outage
 from atelier.rewards.base import Missing, Score, ScoreBatch, Scorer, Scores
 from atelier.rewards.client.endpoints import (
     VERSION_PATH,
     Endpoint,
     Endpoints,
     NoAnswer,
+    NotThere,
     ServiceRefuses,
     WrongService,
 )
@@ -37,11 +38,8 @@ from atelier.rewards.service.protocol import (
     VersionAnswer,
 )
 
-logger = logging.getLogger(__name__)
-
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 10.0
 _VERSION_SECONDS = 10.0
-_SAY_EVERY_SECONDS = 10.0
 
 
 class RemoteScorer:
@@ -56,6 +54,7 @@ class RemoteScorer:
         deadline: seconds whoever waits for a batch will wait.
         timeout: seconds one request may take.
         concurrency: requests at a time, hence connections kept.
+        key: where the reward stands in the configuration, for messages.
     """
 
     def __init__(
@@ -67,6 +66,7 @@ class RemoteScorer:
         deadline: float = 600.0,
         timeout: float = 120.0,
         concurrency: int = 2,
+        key: str | None = None,
     ) -> None:
         self.name = scorer.name
         self.direction = scorer.direction
@@ -82,9 +82,7 @@ class RemoteScorer:
         self._checked_once = False
         self._accepted: Identity | None = None  # what all of them must be from then on
         self._closed = threading.Event()
-        self._saying = threading.Lock()
-        self._unsaid = 0  # warnings that were kept back
-        self._say_after = 0.0
+        self._outage = Outage(key or f"rewards.{self.name}")
         self._random = random.Random()  # not the global one, which a run may have seeded
 
     @property
@@ -120,13 +118,35 @@ class RemoteScorer:
                 retryable = self._may_be_had(failure, refused)
                 if retryable and attempt > 1 and time.monotonic() >= end:
                     break  # cut short by the deadline: the attempts before say more of the cause
-                self._note(scores, str(failure), retryable, attempt)
+                self._note(scores, str(failure), retryable, attempt, end)
             else:
+                self._outage.answered()
                 self._take(scores, details, results)
                 retryable = any(isinstance(one, Missing) and one.retryable for one in scores)
             if not retryable:
                 break
         return Scores(self.name, scores, details)
+
+    def not_there(self, end: float) -> str | None:
+        """Why no service answers at all; None where one does, whatever it says.
+
+        Args:
+            end: when to give up, on the monotonic clock.
+
+        Raises:
+            ConfigError: one answers that scores something else, or refuses to say what it scores.
+        """
+        reasons = []
+        for endpoint in self._endpoints.all:
+            try:
+                self._check_first(endpoint, end)
+            except NotThere as failure:
+                reasons.append(str(failure))
+            except NoAnswer:  # it may be loading
+                return None
+            else:
+                return None
+        return "; ".join(reasons)
 
     def close(self) -> None:
         """End every `score` under way, with what it has."""
@@ -199,25 +219,16 @@ class RemoteScorer:
             raise endpoint.failure(NoAnswer, str(problem))
         return mine.results
 
-    def _note(self, scores: list[Score], reason: str, retryable: bool, attempt: int) -> None:
+    def _note(
+        self, scores: list[Score], reason: str, retryable: bool, attempt: int, end: float
+    ) -> None:
         """Say of every image that has no score why it has none now."""
         text = reason if attempt == 1 else f"{reason} (asked {attempt} times)"
         for index, score in enumerate(scores):
             if isinstance(score, Missing) and score.retryable:
                 scores[index] = Missing(text, retryable)
         if retryable:
-            self._say_again(text)
-
-    def _say_again(self, text: str) -> None:
-        """Warn at once, and then now and then: an outage is many batches asked again and again."""
-        with self._saying:
-            self._unsaid += 1
-            now = time.monotonic()
-            if now < self._say_after:
-                return
-            others = f" ({self._unsaid - 1} more like it since)" if self._unsaid > 1 else ""
-            self._unsaid, self._say_after = 0, now + _SAY_EVERY_SECONDS
-        logger.warning("reward %s: %s; asking again%s", self.name, text, others)
+            self._outage.failed(text, end)
 
     def _take(
         self, scores: list[Score], details: list[Mapping[str, Any]], results: Sequence[Result]
@@ -247,12 +258,24 @@ class RemoteScorer:
             soon = min(end, time.monotonic() + _VERSION_SECONDS)
             for endpoint in self._endpoints.all:
                 try:
-                    self._check(endpoint, soon)
+                    self._check_first(endpoint, soon)
                 except NoAnswer as failure:
-                    if isinstance(failure, WrongService) or not failure.retryable:
-                        raise ConfigError(f"rewards.{self.name}: {failure}") from failure
-                    logger.warning("reward %s: %s", self.name, failure)
+                    self._outage.failed(str(failure), end)
             self._checked_once = True
+
+    def _check_first(self, endpoint: Endpoint, end: float) -> None:
+        """Look at a service that nothing is known of.
+
+        Raises:
+            ConfigError: it scores something else, or refuses to answer.
+            NoAnswer: it gives none, and may give one later.
+        """
+        try:
+            self._check(endpoint, end)
+        except NoAnswer as failure:
+            if isinstance(failure, WrongService) or not failure.retryable:
+                raise ConfigError(f"rewards.{self.name}: {failure}") from failure
+            raise
 
     def _check(self, endpoint: Endpoint, end: float) -> None:
         """Look at what a service scores with.

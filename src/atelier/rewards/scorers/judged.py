@@ -14,6 +14,7 @@ from atelier.data.render import render
 from atelier.data.scenes import Scene, SceneObject
 from atelier.judge.questions import Answer
 from atelier.rewards.base import Direction, Missing, ScoreBatch, Scores
+from atelier.rewards.scorers.judge_files import weight_files
 from atelier.rewards.scorers.judges import SharedJudge
 
 
@@ -36,8 +37,13 @@ class JudgedScorer(ABC):
         return f"{self.name}-{self.revision}/{self.judge.config.model}"
 
     def weights(self) -> Sequence[Path]:
-        """None of its own: a judge's server says what it serves."""
-        return ()
+        """Those of a judge in this process; a judge's server says itself what it serves.
+
+        Raises:
+            ConfigError: they are not on this machine.
+        """
+        config = self.judge.config
+        return weight_files(config.model) if config.placement == "in_process" else ()
 
     @abstractmethod
     def score(self, batch: ScoreBatch) -> Scores: ...

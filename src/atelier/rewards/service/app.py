@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -31,6 +32,8 @@ from atelier.rewards.service.protocol import (
     VersionAnswer,
 )
 from atelier.rewards.service.served import ServedReward
+
+logger = logging.getLogger(__name__)
 
 _QUEUE_LENGTH = {
     "description": "Requests that wait or are scored as this answer leaves, its own included.",
@@ -156,6 +159,11 @@ async def _proving(rewards: Mapping[str, ServedReward], door: Door) -> AsyncIter
     async def prove() -> None:
         await asyncio.gather(*(served.prove() for served in rewards.values()))
         door.ready = all(served.state.state == "ready" for served in rewards.values())
+        if door.ready:
+            logger.info("ready: the golden samples of %s are right", ", ".join(rewards))
+        else:
+            lacking = [name for name, one in rewards.items() if one.state.state != "ready"]
+            logger.error("never ready: %s; /readyz says why", ", ".join(lacking))
 
     task = asyncio.create_task(prove())
     try:

@@ -85,13 +85,13 @@ class Target:
         self.client.set_terminated(child, status=status, end_time=end)
 
     def send_status(self) -> None:
-        """Running until the report is there; failed while a stage's last attempt failed."""
+        """Finished when the report is there; failed while a stage's last attempt failed; scheduled
+        while no stage runs and others are to come, such as after `atelier stage`."""
         states = {stage: record["status"] for stage, record in stage_records(self.run).items()}
-        finished = "FINISHED" if states.get("report") == "done" else "RUNNING"
-        status = "FAILED" if "failed" in states.values() else finished
+        status = _status(states)
         if status == self.memory.values.get("status"):
             return
-        if status == "RUNNING":
+        if status in ("RUNNING", "SCHEDULED"):
             self.client.update_run(self.run_id, status=status)
         else:
             self.client.set_terminated(self.run_id, status=status)
@@ -109,6 +109,15 @@ class Target:
         text = {k: str(v) for k, v in {**tags, **identity}.items() if v is not None}
         run = self.client.create_run(self.experiment_id, start_time=start, tags=text, run_name=name)
         return str(run.info.run_id)
+
+
+def _status(states: Mapping[str, str]) -> str:
+    """MLflow's word for a run whose stages have these states."""
+    if "failed" in states.values():
+        return "FAILED"
+    if states.get("report") == "done":
+        return "FINISHED"
+    return "RUNNING" if "running" in states.values() or not states else "SCHEDULED"
 
 
 def milliseconds(utc: str) -> int:
