@@ -22,6 +22,7 @@ from atelier.config.mmmg import MmmgMeasure
 from atelier.config.objective import LossMean, RatioLevel, SapoConfig, Surrogate
 from atelier.config.policy_parts import Dtype, TextConfig, VaeConfig
 from atelier.config.prompt_files import PromptFormat, PromptSource
+from atelier.config.qwen import ConditioningConfig, EnvironmentConfig
 from atelier.config.rewards import EditQuestions, OcrConfig, RewardsConfig
 from atelier.config.sections import (
     Decay,
@@ -223,6 +224,8 @@ class RolloutConfig(Section):
     tokens: TokensConfig = TokensConfig()
     introspection: IntrospectionConfig = IntrospectionConfig()
     editing: EditingRolloutConfig = EditingRolloutConfig()
+    conditioning: ConditioningConfig = ConditioningConfig()
+    environment: EnvironmentConfig = EnvironmentConfig()
     num_inference_steps: PositiveInt = Field(8, description="Denoising steps.")
     guidance_scale: Annotated[float, Field(ge=1, allow_inf_nan=False)] = Field(
         1.0, description="Classifier-free guidance; 1 samples without it."
