@@ -84,7 +84,8 @@ class Conditioning:
 
     def account(self, prompt: ChatPrompt, completion: Sequence[int]) -> Account:
         written = len(self._ended(completion))
-        lost = max(0, prompt.kept + written - self._window)
+        beyond = max(0, prompt.kept + written - self._window)
+        lost = min(beyond, written)
         return Account(prompt.user, prompt.image, prompt.tail, written, lost)
 
     def __call__(

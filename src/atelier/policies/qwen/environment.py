@@ -73,7 +73,7 @@ class Environment:
         self.side = _side(pipeline, settings)
         _require_window(pipeline, self.side, settings, self.edits)
         self._transformer: Any = freeze(pipeline.transformer).to(self._device)
-        vae = freeze(pipeline.vae).to(self._device)
+        vae: Any = freeze(pipeline.vae).to(self._device)
         vae.use_slicing, vae.use_tiling = settings.vae.slicing, settings.vae.tiling
         pipeline.scheduler = scheduler_of(settings.preset, pipeline.scheduler)
         pipeline.set_progress_bar_config(disable=True)

@@ -1,0 +1,137 @@
+"""Opening a Qwen-Image pipeline: the part that is trained, and the frozen rest, each by itself.
+
+The pipeline never gets the encoder: it would encode with whatever is trained by then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from diffusers import DiffusionPipeline, QwenImageEditPlusPipeline, QwenImagePipeline
+from transformers import Qwen2_5_VLForConditionalGeneration
+
+from atelier.config.facts.qwen import pipeline_kind, require_shifting
+from atelier.config.paths import from_root
+from atelier.config.schema import PolicyConfig, RunConfig
+from atelier.errors import ConfigError
+from atelier.policies.quiet import quietly
+from atelier.policies.qwen.areas import Areas
+from atelier.policies.qwen.environment import Environment, Settings
+
+_LONGEST = 400  # characters of a reason
+PIPELINES = {"text": QwenImagePipeline, "edit": QwenImageEditPlusPipeline}
+
+
+def locate(policy: PolicyConfig) -> Path:
+    """The pipeline's directory: `policy.path` (absolute, or relative to the repository), or that of
+    a hub id in the hub's cache, where only the files that a pipeline loads are fetched.
+
+    Raises:
+        ConfigError: it is neither, or no Qwen-Image pipeline whose parts fit together.
+    """
+    local = from_root(policy.path)
+    directory = local if local.is_dir() else _downloaded(policy)
+    pipeline_kind(directory)
+    require_shifting(directory)
+    return directory
+
+
+def load_encoder(
+    directory: Path, policy: PolicyConfig, dtype: torch.dtype | None = None
+) -> Qwen2_5_VLForConditionalGeneration:
+    """The text encoder, in eval mode on the CPU.
+
+    Args:
+        dtype: what it is held in; default: float32 where all of it is trained, else
+            policy.base_dtype.
+
+    Raises:
+        ConfigError: it cannot be loaded, or lacks weights.
+    """
+    held = "float32" if policy.trainable == "full" else policy.base_dtype
+    with _told(policy), quietly():
+        encoder, info = Qwen2_5_VLForConditionalGeneration.from_pretrained(
+            directory / "text_encoder",
+            dtype=dtype or getattr(torch, held),
+            attn_implementation="sdpa",
+            output_loading_info=True,
+        )
+    if info["missing_keys"]:  # they would be random numbers
+        missing = sorted(info["missing_keys"])
+        raise ConfigError(
+            f"{directory}/text_encoder: {len(missing)} of the model's weights are not there, such "
+            f"as {missing[0]}"
+        )
+    return encoder.eval()
+
+
+def load_pipeline(
+    directory: Path, config: RunConfig
+) -> QwenImagePipeline | QwenImageEditPlusPipeline:
+    """Everything but the text encoder, on the CPU, each part in its dtype.
+
+    Raises:
+        ConfigError: the directory holds no such pipeline, or the dtypes do not go together.
+    """
+    policy, environment = config.policy, config.rollout.environment
+    kind = pipeline_kind(directory)
+    if kind == "edit" and policy.vae.dtype != environment.dtype:
+        raise ConfigError(
+            f"policy.vae.dtype: {policy.vae.dtype}, and rollout.environment.dtype is "
+            f"{environment.dtype}; an edit's source image goes from the one into the other: use "
+            "the same"
+        )
+    dtypes = {
+        "transformer": getattr(torch, environment.dtype),
+        "vae": getattr(torch, policy.vae.dtype),
+        "default": torch.float32,
+    }
+    with _told(policy), quietly():
+        return PIPELINES[kind].from_pretrained(directory, dtype=dtypes, text_encoder=None)
+
+
+def open_environment(
+    pipeline: QwenImagePipeline | QwenImageEditPlusPipeline,
+    config: RunConfig,
+    device: torch.device | str,
+) -> Environment:
+    """The environment that a configuration describes."""
+    rollout, policy = config.rollout, config.policy
+    settings = Settings(
+        side=policy.resolution,
+        batch=rollout.environment.micro_batch_size or rollout.micro_batch_size,
+        window=rollout.conditioning.window,
+        preset=rollout.environment.preset,
+        areas=areas_of(config),
+        vae=policy.vae,
+    )
+    return Environment(pipeline, settings, device)
+
+
+def areas_of(config: RunConfig) -> Areas:
+    sides = config.rollout.environment
+    return Areas(sides.condition_side**2, sides.reference_side**2)
+
+
+def _downloaded(policy: PolicyConfig) -> Path:
+    with _told(policy), quietly():
+        return Path(
+            DiffusionPipeline.download(policy.path, revision=policy.revision, use_safetensors=True)
+        )
+
+
+@contextmanager
+def _told(policy: PolicyConfig) -> Iterator[None]:
+    """Somebody's files are parsed by diffusers, transformers, tokenizers and safetensors: what is
+    damaged raises what their code trips over, of whatever class."""
+    try:
+        yield
+    except Exception as error:
+        at = f" at revision {policy.revision}" if policy.revision else ""
+        raise ConfigError(
+            f"policy.path: {policy.path!r}{at} is not a Qwen-Image pipeline that can be loaded: "
+            f"{type(error).__name__}: {str(error)[:_LONGEST]}"
+        ) from error
