@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -33,6 +34,13 @@ class ConditioningConfig(Section):
         description="Tokens of prompt, source image and completion that reach the transformer; "
         "what would not fit is refused. At most 1024 for text to image.",
     )
+
+    def conflicts(self) -> Iterator[tuple[str, str]]:
+        """Keys below this section that do not go together, and why."""
+        if self.template == "own" and not (self.system or "").strip():
+            yield "system", "is required with rollout.conditioning.template: own"
+        if self.template != "own" and self.system is not None:
+            yield "system", f"is for template own, and template is {self.template}"
 
 
 class EnvironmentConfig(Section):

@@ -642,6 +642,16 @@ class RunConfig(Section):
         yield from suite_conflicts(self.evaluation, self.judges)
         if self.rollout.dynamics == "cps" and self.rollout.noise_level > 1:
             yield "rollout.noise_level", "is at most 1 with rollout.dynamics: cps"
+        yield from (
+            (f"rollout.conditioning.{key}", text)
+            for key, text in self.rollout.conditioning.conflicts()
+        )
+        if self.rollout.environment.preset == "lightning" and self.rollout.guidance_scale > 1:
+            yield (
+                "rollout.guidance_scale",
+                "is 1 with rollout.environment.preset: lightning, whose adapter was distilled "
+                "with guidance",
+            )
         if not self.export.formats or len({*self.export.formats}) < len(self.export.formats):
             yield "export.formats", "names each format to write once, and at least one"
         if "adapter" in self.export.formats and self.policy.trainable != "lora":

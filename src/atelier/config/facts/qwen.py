@@ -202,7 +202,7 @@ def _painter(root: Path, config: RunConfig) -> PainterFacts:
             layers=len({match[1] for name in transformer if (match := _BLOCK.match(name))}),
             width=int(said["num_attention_heads"]) * int(said["attention_head_dim"]),
             text_width=int(said["joint_attention_dim"]),
-            image_tokens=(_fitting(side, patch) // patch) ** 2,
+            image_tokens=(fitting(side, patch) // patch) ** 2,
             pixels=side**2,
             vae_channels=int(folds["base_dim"]) * int(folds["dim_mult"][:2][-1]),
         )
@@ -213,7 +213,11 @@ def _painter(root: Path, config: RunConfig) -> PainterFacts:
         ) from error
 
 
-def _fitting(side: int, patch: int) -> int:
+def fitting(side: int, patch: int) -> int:
+    """The side of square images, which are made of patches.
+
+    Raises ConfigError naming policy.resolution where they are not.
+    """
     if side % patch:
         raise ConfigError(
             f"policy.resolution: {side} pixels; this model wants a multiple of {patch}"

@@ -5,16 +5,24 @@ The pipeline never gets the encoder: it would encode with whatever is trained by
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
-from diffusers import DiffusionPipeline, QwenImageEditPlusPipeline, QwenImagePipeline
+from diffusers import (
+    AutoencoderKLQwenImage,
+    DiffusionPipeline,
+    QwenImageEditPlusPipeline,
+    QwenImagePipeline,
+    QwenImageTransformer2DModel,
+)
 from transformers import Qwen2_5_VLForConditionalGeneration
 
 from atelier.config.facts.qwen import pipeline_kind, require_shifting
 from atelier.config.paths import from_root
+from atelier.config.policy_parts import Dtype
 from atelier.config.schema import PolicyConfig, RunConfig
 from atelier.errors import ConfigError
 from atelier.policies.quiet import quietly
@@ -22,6 +30,7 @@ from atelier.policies.qwen.areas import Areas
 from atelier.policies.qwen.environment import Environment, Settings
 
 _LONGEST = 400  # characters of a reason
+_FOLDERS = {QwenImageTransformer2DModel: "transformer", AutoencoderKLQwenImage: "vae"}
 PIPELINES = {"text": QwenImagePipeline, "edit": QwenImageEditPlusPipeline}
 
 
@@ -59,12 +68,7 @@ def load_encoder(
             attn_implementation="sdpa",
             output_loading_info=True,
         )
-    if info["missing_keys"]:  # they would be random numbers
-        missing = sorted(info["missing_keys"])
-        raise ConfigError(
-            f"{directory}/text_encoder: {len(missing)} of the model's weights are not there, such "
-            f"as {missing[0]}"
-        )
+    _require_all(directory / "text_encoder", info["missing_keys"])
     return encoder.eval()
 
 
@@ -84,13 +88,12 @@ def load_pipeline(
             f"{environment.dtype}; an edit's source image goes from the one into the other: use "
             "the same"
         )
-    dtypes = {
-        "transformer": getattr(torch, environment.dtype),
-        "vae": getattr(torch, policy.vae.dtype),
-        "default": torch.float32,
+    parts = {
+        "transformer": _part(directory, policy, QwenImageTransformer2DModel, environment.dtype),
+        "vae": _part(directory, policy, AutoencoderKLQwenImage, policy.vae.dtype),
     }
     with _told(policy), quietly():
-        return PIPELINES[kind].from_pretrained(directory, dtype=dtypes, text_encoder=None)
+        return PIPELINES[kind].from_pretrained(directory, text_encoder=None, **parts)
 
 
 def open_environment(
@@ -120,6 +123,25 @@ def _downloaded(policy: PolicyConfig) -> Path:
     with _told(policy), quietly():
         return Path(
             DiffusionPipeline.download(policy.path, revision=policy.revision, use_safetensors=True)
+        )
+
+
+def _part(directory: Path, policy: PolicyConfig, kind: Any, dtype: Dtype) -> Any:
+    """The transformer or the autoencoder; by itself, for a pipeline tells of no missing weights."""
+    name = _FOLDERS[kind]
+    with _told(policy), quietly():
+        part, info = kind.from_pretrained(
+            directory, subfolder=name, torch_dtype=getattr(torch, dtype), output_loading_info=True
+        )
+    _require_all(directory / name, info["missing_keys"])
+    return part
+
+
+def _require_all(folder: Path, missing: Iterable[str]) -> None:
+    lacking = sorted(missing)
+    if lacking:  # they would be random numbers
+        raise ConfigError(
+            f"{folder}: {len(lacking)} of the model's weights are not there, such as {lacking[0]}"
         )
 
 

@@ -7,6 +7,7 @@ those of the text before: how many tokens that text is, is counted, not known. S
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -125,12 +126,9 @@ def require_plain(words: str, tokenizer: Any, where: str) -> None:
 
 
 def _own(pipeline: Any, system: str) -> Template:
-    marks = [
-        mark for mark in (BEGIN, END, "<|vision_", "<|image_", "<|endoftext|>") if mark in system
-    ]
-    if marks:
+    if mark := re.search(r"<\|\w+\|>", system):
         raise ConfigError(
-            f"rollout.conditioning.system: has {marks[0]}; give the sentence alone, without the "
+            f"rollout.conditioning.system: has {mark[0]}; give the sentence alone, without the "
             "marks of a conversation"
         )
     return Template("own", _before(system.strip()), _picture(pipeline))
