@@ -18,18 +18,19 @@ from diffusers import (
     QwenImagePipeline,
     QwenImageTransformer2DModel,
 )
+from diffusers.utils import logging as diffusers_logging
 from transformers import Qwen2_5_VLForConditionalGeneration
+from transformers.utils import logging as transformers_logging
 
 from atelier.config.facts.qwen import pipeline_kind, require_shifting
 from atelier.config.paths import from_root
 from atelier.config.policy_parts import Dtype
 from atelier.config.schema import PolicyConfig, RunConfig
 from atelier.errors import ConfigError
-from atelier.policies.quiet import quietly
+from atelier.model_files import quietly, telling, without_bars
 from atelier.policies.qwen.areas import Areas
 from atelier.policies.qwen.environment import Environment, Settings
 
-_LONGEST = 400  # characters of a reason
 _FOLDERS = {QwenImageTransformer2DModel: "transformer", AutoencoderKLQwenImage: "vae"}
 PIPELINES = {"text": QwenImagePipeline, "edit": QwenImageEditPlusPipeline}
 
@@ -61,7 +62,7 @@ def load_encoder(
         ConfigError: it cannot be loaded, or lacks weights.
     """
     held = "float32" if policy.trainable == "full" else policy.base_dtype
-    with _told(policy), quietly():
+    with _opening(policy):
         encoder, info = Qwen2_5_VLForConditionalGeneration.from_pretrained(
             directory / "text_encoder",
             dtype=dtype or getattr(torch, held),
@@ -92,7 +93,7 @@ def load_pipeline(
         "transformer": _part(directory, policy, QwenImageTransformer2DModel, environment.dtype),
         "vae": _part(directory, policy, AutoencoderKLQwenImage, policy.vae.dtype),
     }
-    with _told(policy), quietly():
+    with _opening(policy):
         return PIPELINES[kind].from_pretrained(directory, text_encoder=None, **parts)
 
 
@@ -120,7 +121,7 @@ def areas_of(config: RunConfig) -> Areas:
 
 
 def _downloaded(policy: PolicyConfig) -> Path:
-    with _told(policy), quietly():
+    with _opening(policy):
         return Path(
             DiffusionPipeline.download(policy.path, revision=policy.revision, use_safetensors=True)
         )
@@ -129,7 +130,7 @@ def _downloaded(policy: PolicyConfig) -> Path:
 def _part(directory: Path, policy: PolicyConfig, kind: Any, dtype: Dtype) -> Any:
     """The transformer or the autoencoder; by itself, for a pipeline tells of no missing weights."""
     name = _FOLDERS[kind]
-    with _told(policy), quietly():
+    with _opening(policy):
         part, info = kind.from_pretrained(
             directory, subfolder=name, torch_dtype=getattr(torch, dtype), output_loading_info=True
         )
@@ -146,14 +147,9 @@ def _require_all(folder: Path, missing: Iterable[str]) -> None:
 
 
 @contextmanager
-def _told(policy: PolicyConfig) -> Iterator[None]:
-    """Somebody's files are parsed by diffusers, transformers, tokenizers and safetensors: what is
-    damaged raises what their code trips over, of whatever class."""
-    try:
+def _opening(policy: PolicyConfig) -> Iterator[None]:
+    """Without a word of the libraries, and with one about what is wrong with files."""
+    at = f" at revision {policy.revision}" if policy.revision else ""
+    what = f"policy.path: {policy.path!r}{at} is not a Qwen-Image pipeline that can be loaded"
+    with telling(what), quietly(diffusers_logging), without_bars(transformers_logging):
         yield
-    except Exception as error:
-        at = f" at revision {policy.revision}" if policy.revision else ""
-        raise ConfigError(
-            f"policy.path: {policy.path!r}{at} is not a Qwen-Image pipeline that can be loaded: "
-            f"{type(error).__name__}: {str(error)[:_LONGEST]}"
-        ) from error
