@@ -11,6 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from diffusers import QwenImagePipeline
+from peft import LoraConfig
+from peft.utils import get_peft_model_state_dict
 from safetensors.torch import load_file, save_file
 
 from atelier.config.facts.qwen import QwenFacts, pipeline_kind, read_qwen, require_shifting
@@ -118,6 +121,60 @@ def test_loading_says_nothing(saved: dict[Kind, Path], capfd: pytest.CaptureFixt
     load_pipeline(saved["edit"], run)
     load_encoder(saved["edit"], run.policy)
     assert capfd.readouterr() == ("", "")
+
+
+def save_adapter(folder: Path) -> tuple[Path, dict[str, torch.Tensor]]:
+    """A LoRA on queries as diffusers saves it, and what it adds to them."""
+    transformer = build_pipeline().transformer
+    lora = LoraConfig(r=4, lora_alpha=4, target_modules=["to_q"], init_lora_weights=False)
+    transformer.add_adapter(lora)
+    values = get_peft_model_state_dict(transformer)
+    QwenImagePipeline.save_lora_weights(folder, transformer_lora_layers=values)
+    blocks = [f"transformer_blocks.{index}.attn.to_q" for index in range(2)]
+    added = {
+        f"{one}.weight": values[f"{one}.lora_B.weight"] @ values[f"{one}.lora_A.weight"]
+        for one in blocks
+    }
+    return folder / "pytorch_lora_weights.safetensors", added
+
+
+def test_an_adapter_is_merged_into_the_frozen_transformer(
+    saved: dict[Kind, Path], tmp_path: Path
+) -> None:
+    file, added = save_adapter(tmp_path)
+    run = config(saved["text"], rollout={"environment": {**SMALL, "adapter": str(file)}})
+    merged = load_pipeline(saved["text"], run).transformer.state_dict()
+    before = build_pipeline().transformer.state_dict()
+    assert merged.keys() == before.keys()
+    for key, value in before.items():
+        expected = value + added[key] if key in added else value
+        torch.testing.assert_close(merged[key], expected)
+        assert (key in added) != torch.equal(merged[key], value)
+
+
+@pytest.mark.parametrize(
+    ("tensors", "said"),
+    [
+        (None, "there is no such file"),
+        ({"weight": (2, 2)}, "is no LoRA of this pipeline's transformer: ValueError"),
+        (
+            {
+                "transformer.nothing.lora_A.weight": (4, 64),
+                "transformer.nothing.lora_B.weight": (64, 4),
+            },
+            "is no LoRA of this pipeline's transformer",
+        ),
+    ],
+)
+def test_what_is_no_adapter_is_told(
+    saved: dict[Kind, Path], tmp_path: Path, tensors: dict[str, tuple[int, int]] | None, said: str
+) -> None:
+    file = tmp_path / "adapter.safetensors"
+    if tensors is not None:
+        save_file({name: torch.ones(shape) for name, shape in tensors.items()}, file)
+    run = config(saved["text"], rollout={"environment": {**SMALL, "adapter": str(file)}})
+    with pytest.raises(ConfigError, match=rf"environment\.adapter: .*{said}"):
+        load_pipeline(saved["text"], run)
 
 
 # What does not ----------------------------------------------------------------------------------

@@ -53,6 +53,11 @@ class EnvironmentConfig(Section):
         "published for Qwen-Image (50 steps, guidance 4); lightning: as its distilled adapter "
         "wants them (8 steps, guidance 1).",
     )
+    adapter: str | None = Field(
+        None,
+        description="File of a LoRA that is merged into the frozen transformer, such as that of "
+        "Qwen-Image-Lightning (safetensors).",
+    )
     dtype: Dtype = Field(
         "float32", description="Dtype the frozen transformer is held and computes in."
     )

@@ -23,7 +23,7 @@ from transformers import Qwen2_5_VLForConditionalGeneration
 from transformers.utils import logging as transformers_logging
 
 from atelier.config.facts.qwen import pipeline_kind, require_shifting
-from atelier.config.paths import from_root
+from atelier.config.paths import from_root, is_file
 from atelier.config.policy_parts import Dtype
 from atelier.config.schema import PolicyConfig, RunConfig
 from atelier.errors import ConfigError
@@ -79,7 +79,8 @@ def load_pipeline(
     """Everything but the text encoder, on the CPU, each part in its dtype.
 
     Raises:
-        ConfigError: the directory holds no such pipeline, or the dtypes do not go together.
+        ConfigError: the directory holds no such pipeline, the dtypes do not go together, or
+            rollout.environment.adapter is none of its transformer's.
     """
     policy, environment = config.policy, config.rollout.environment
     kind = pipeline_kind(directory)
@@ -94,7 +95,10 @@ def load_pipeline(
         "vae": _part(directory, policy, AutoencoderKLQwenImage, policy.vae.dtype),
     }
     with _opening(policy):
-        return PIPELINES[kind].from_pretrained(directory, text_encoder=None, **parts)
+        pipeline = PIPELINES[kind].from_pretrained(directory, text_encoder=None, **parts)
+    if environment.adapter is not None:
+        _merge(pipeline, environment.adapter)
+    return pipeline
 
 
 def open_environment(
@@ -136,6 +140,17 @@ def _part(directory: Path, policy: PolicyConfig, kind: Any, dtype: Dtype) -> Any
         )
     _require_all(directory / name, info["missing_keys"])
     return part
+
+
+def _merge(pipeline: Any, adapter: str) -> None:
+    """Add a LoRA's product to the transformer's weights, for good."""
+    key, file = f"rollout.environment.adapter: {adapter}", from_root(adapter)
+    if not is_file(file):
+        raise ConfigError(f"{key}: there is no such file; download it, and name it here")
+    with telling(f"{key} is no LoRA of this pipeline's transformer"), quietly(diffusers_logging):
+        pipeline.load_lora_weights(str(file))
+        pipeline.fuse_lora()
+        pipeline.unload_lora_weights()
 
 
 def _require_all(folder: Path, missing: Iterable[str]) -> None:
