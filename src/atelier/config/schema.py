@@ -22,6 +22,7 @@ from atelier.config.mmmg import MmmgMeasure
 from atelier.config.objective import LossMean, RatioLevel, SapoConfig, Surrogate
 from atelier.config.policy_parts import Dtype, TextConfig, VaeConfig
 from atelier.config.prompt_files import PromptFormat, PromptSource
+from atelier.config.qwen import ConditioningConfig, EnvironmentConfig
 from atelier.config.rewards import EditQuestions, OcrConfig, RewardsConfig
 from atelier.config.sections import (
     Decay,
@@ -223,6 +224,8 @@ class RolloutConfig(Section):
     tokens: TokensConfig = TokensConfig()
     introspection: IntrospectionConfig = IntrospectionConfig()
     editing: EditingRolloutConfig = EditingRolloutConfig()
+    conditioning: ConditioningConfig = ConditioningConfig()
+    environment: EnvironmentConfig = EnvironmentConfig()
     num_inference_steps: PositiveInt = Field(8, description="Denoising steps.")
     guidance_scale: Annotated[float, Field(ge=1, allow_inf_nan=False)] = Field(
         1.0, description="Classifier-free guidance; 1 samples without it."
@@ -639,6 +642,16 @@ class RunConfig(Section):
         yield from suite_conflicts(self.evaluation, self.judges)
         if self.rollout.dynamics == "cps" and self.rollout.noise_level > 1:
             yield "rollout.noise_level", "is at most 1 with rollout.dynamics: cps"
+        yield from (
+            (f"rollout.conditioning.{key}", text)
+            for key, text in self.rollout.conditioning.conflicts()
+        )
+        if self.rollout.environment.preset == "lightning" and self.rollout.guidance_scale > 1:
+            yield (
+                "rollout.guidance_scale",
+                "is 1 with rollout.environment.preset: lightning, whose adapter was distilled "
+                "with guidance",
+            )
         if not self.export.formats or len({*self.export.formats}) < len(self.export.formats):
             yield "export.formats", "names each format to write once, and at least one"
         if "adapter" in self.export.formats and self.policy.trainable != "lora":

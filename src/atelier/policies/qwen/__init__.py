@@ -1,0 +1,7 @@
+"""Qwen-Image with a trained text encoder: a language model writes, a frozen transformer paints.
+
+How the parts meet: `loading` opens a pipeline's directory; a `templates.Template` says what stands
+around a user's words, and `chat` makes tokens of it; `inputs` makes batches of these and of
+completions; `conditioning` runs the language model over them and keeps what the transformer was
+trained to see; `environment` makes images of that, from noise that `noise` keys.
+"""
