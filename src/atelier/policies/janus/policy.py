@@ -26,7 +26,7 @@ from atelier.policies.janus.conversation import Conversation, Phrases
 from atelier.policies.janus.loading import Checkpoint, load
 from atelier.policies.janus.log_probs import ImageForm, Sampler
 from atelier.policies.janus.module import JanusModule, Segment
-from atelier.policies.janus.parts import Parts, noise_key
+from atelier.policies.janus.parts import Parts
 from atelier.policies.janus.pixels import Pixels
 from atelier.policies.janus.sampling import Generation
 from atelier.policies.janus.shapes.drawing import Drawing
@@ -38,6 +38,7 @@ from atelier.policies.janus.trainable import (
     train_fully,
 )
 from atelier.policies.language.adapters import trained
+from atelier.policies.language.draws import token_key
 from atelier.policies.language.reference import Reference
 
 
@@ -137,7 +138,7 @@ class JanusPolicy:
 
     def rollout(self, module: nn.Module, samples: Sequence[Sample]) -> Rollout:
         seed = self._config.train.seed
-        keys = [noise_key(seed, self._step, one) for one in samples]
+        keys = [token_key(seed, self._step, one) for one in samples]
         return self._shape.rollout(module, samples, keys)
 
     def parts(self, rollout: Rollout) -> Iterator[Part]:
