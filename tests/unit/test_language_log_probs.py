@@ -14,6 +14,7 @@ from atelier.policies.language.log_probs import (
     TokenSampler,
     kept,
     text_log_probs,
+    within,
 )
 
 
@@ -43,9 +44,18 @@ def test_what_was_drawn_from_lacks_what_is_never_drawn_and_what_is_unlikely() ->
     form = DrawnForm(TokenSampler(temperature=0.5, top_k=2), never=(0,))
     within = text_log_probs(logits, torch.tensor([[2]]), form)
     assert float(within) == pytest.approx(-math.log(1 + math.exp(-2)), abs=1e-6)
-    # An unlikely target stays, so that a ratio is a number.
+    # A target that is not drawn stays, so that a ratio is a number, on padding too.
     unlikely = text_log_probs(logits, torch.tensor([[3]]), form)
     assert float(unlikely) == pytest.approx(-math.log(1 + math.exp(2) + math.exp(4)), abs=1e-6)
+    mark = text_log_probs(logits, torch.tensor([[0]]), form)
+    assert float(mark) == pytest.approx(-math.log(1 + math.exp(-2) + math.exp(-4)), abs=1e-6)
+
+
+@pytest.mark.parametrize("settings", [{}, {"top_k": 9}, {"top_p": 0.999}])
+def test_what_is_never_drawn_is_not_drawn_where_all_else_is(settings: dict[str, float]) -> None:
+    logits = torch.tensor([[3.0, 1.0, 2.0, 0.0]])
+    found = within(logits, TokenSampler(**settings), never=(0, 2))  # type: ignore[arg-type]
+    assert found.isfinite().tolist() == [[False, True, False, True]]
 
 
 # Draws ------------------------------------------------------------------------------------------

@@ -86,15 +86,25 @@ def kept(logits: Tensor, top_k: int, top_p: float) -> Tensor | None:
     return logits >= lowest
 
 
-def within(logits: Tensor, sampler: TokenSampler, targets: Tensor | None = None) -> Tensor:
+def within(
+    logits: Tensor,
+    sampler: TokenSampler,
+    targets: Tensor | None = None,
+    never: Sequence[int] = (),
+) -> Tensor:
     """Logits over temperature [..., V], float32, -inf where the sampler never draws.
 
     Args:
         targets: [...] tokens that stay in any case: after an update, or where a token was not drawn
             by this model, it may be outside; its log-prob would be -inf and the ratio lost.
+        never: tokens that are not drawn, however likely.
     """
     logits = logits.float() / sampler.temperature
-    drawn = kept(logits.detach(), sampler.top_k, sampler.top_p)
+    allowed = _without(logits.detach(), never)
+    drawn = kept(allowed, sampler.top_k, sampler.top_p)
+    if never:
+        there = allowed > -torch.inf
+        drawn = there if drawn is None else drawn & there
     if drawn is None:
         return logits
     if targets is not None:
@@ -111,7 +121,7 @@ def text_log_probs(
         start: which of the segment's tokens comes first here.
     """
     if isinstance(form, DrawnForm):
-        return picked(within(without(logits, form.never), form.sampler, targets), targets)
+        return picked(within(logits, form.sampler, targets, form.never), targets)
     logits = logits.float() / form.temperature
     if form.first_tokens and start == 0:
         first = only(logits[:, :1], form.first_tokens)
@@ -126,8 +136,10 @@ def only(logits: Tensor, tokens: Sequence[int]) -> Tensor:
     return logits.masked_fill(~allowed, -torch.inf)
 
 
-def without(logits: Tensor, tokens: Sequence[int]) -> Tensor:
-    """Logits [..., V] with -inf for `tokens`."""
+def _without(logits: Tensor, tokens: Sequence[int]) -> Tensor:
+    """The opposite."""
+    if not tokens:
+        return logits
     barred = torch.zeros(logits.shape[-1], dtype=torch.bool, device=logits.device)
     barred[list(tokens)] = True
     return logits.masked_fill(barred, -torch.inf)

@@ -14,8 +14,16 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
 
+from atelier.config.completion import CompletionConfig
 from atelier.policies.language.draws import token_at, uniforms
-from atelier.policies.language.log_probs import TokenSampler, text_log_probs, within, without
+from atelier.policies.language.log_probs import (
+    DrawnForm,
+    TextForm,
+    TokenSampler,
+    text_log_probs,
+    within,
+)
+from atelier.policies.qwen.chat import Chat
 from atelier.policies.qwen.inputs import Inputs
 from atelier.policies.qwen.module import Form
 
@@ -62,6 +70,20 @@ class Writing:
     never: tuple[int, ...] = ()
 
 
+def writing_of(config: CompletionConfig, chat: Chat, vocabulary: int) -> Writing:
+    """How a configuration wants completions to be written.
+
+    Args:
+        vocabulary: tokens that the model has logits of: more than the tokenizer has words for.
+    """
+    sampler = TokenSampler(temperature=config.temperature, top_k=config.top_k, top_p=config.top_p)
+    wordless = range(len(chat.tokenizer), vocabulary)
+    never = tuple(one for one in (*chat.marks, *wordless) if one != chat.end)
+    drawn = DrawnForm(sampler, never)
+    form = drawn if config.log_prob == "sampler" else TextForm(config.temperature)
+    return Writing(config.max_tokens, chat.end, chat.pad, sampler, form, never)
+
+
 @torch.no_grad()
 def write(encoder: Any, inputs: Inputs, keys: Sequence[int], writing: Writing) -> Completions:
     """A completion of each prompt.
@@ -87,9 +109,13 @@ def write(encoder: Any, inputs: Inputs, keys: Sequence[int], writing: Writing) -
         logits_processor=LogitsProcessorList([draws]),
     )
     tokens = sequences[:, context:]
-    is_end = tokens == writing.end
+    return completed(tokens, torch.stack(draws.log_probs, dim=1), writing.end)
+
+
+def completed(tokens: Tensor, log_probs: Tensor, end: int) -> Completions:
+    """What tokens and their log-probs [B, T] say, each up to where its row ends."""
+    is_end = tokens == end
     mask = is_end.cumsum(1) - is_end.long() == 0
-    log_probs = torch.stack(draws.log_probs, dim=1)
     return Completions(tokens, torch.where(mask, log_probs, 0.0), mask, is_end.any(1))
 
 
@@ -106,8 +132,8 @@ class _KeyedDraws(LogitsProcessor):
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         writing, place = self._writing, input_ids.shape[1] - self._context
-        allowed = without(scores, writing.never)
-        drawn = token_at(within(allowed, writing.sampler), self._uniforms[:, place])[:, None]
+        allowed = within(scores, writing.sampler, never=writing.never)
+        drawn = token_at(allowed, self._uniforms[:, place])[:, None]
         found = text_log_probs(scores[:, None], drawn, writing.form, start=place)
         self.log_probs.append(found[:, 0])
         return torch.full_like(scores, -torch.inf).scatter(1, drawn, 0.0)
