@@ -92,6 +92,16 @@ def test_a_rollout_says_what_was_written_and_how_it_ended() -> None:
     assert torch.equal(cut.mask.any(1), rollout.ended[:, 0])
 
 
+def test_every_sample_of_every_step_writes_something_else() -> None:
+    policy = make()
+    samples = [Sample(index, 0, PROMPTS[0]) for index in range(4)]
+    written = set()
+    for step in (1, 2):
+        policy.begin_step(step)
+        written |= set(policy.rollout(policy.module, samples).completions or ())
+    assert len(written) == 8
+
+
 def test_an_edit_shows_rewards_what_the_policy_saw() -> None:
     rollout = rolled_out(make("edit"))
     assert rollout.sources is not None
