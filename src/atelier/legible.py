@@ -15,19 +15,19 @@ _LONGEST_JSON = 8000
 _MOST_ITEMS, _DEEPEST = 20, 4
 
 
-def legible(text: str, secret: str | None = None) -> str:
-    """One bounded line of printable characters, with `secret` cut out.
+def legible(text: str, secret: str | None = None, longest: int = _LONGEST) -> str:
+    """One line of at most so many printable characters, with `secret` cut out.
 
     A newline could forge a line of the log, an escape sequence could rewrite the terminal, and a
     service may echo the header that bears the token.
     """
     if secret:
         text = text.replace(secret, "[token]")
-    seen = text[: 10 * _LONGEST]  # of a text of megabytes the rest is not worth the time
+    seen = text[: 10 * longest]  # of a text of megabytes the rest is not worth the time
     printable = "".join(char if char.isprintable() else " " for char in seen)
     line = " ".join(printable.split())
-    whole = len(line) <= _LONGEST and len(seen) == len(text)
-    return line if whole else f"{line[:_LONGEST]}..."
+    whole = len(line) <= longest and len(seen) == len(text)
+    return line if whole else f"{line[:longest]}..."
 
 
 def legible_value(value: Any, secret: str | None = None) -> str:

@@ -18,7 +18,7 @@ from atelier.data.prepare import prepare
 from atelier.data.prompts import Prompt, write_prompts
 from atelier.policies.sd3.tiny import TinySD3Sizes, build_pipeline
 from atelier.tracking.run_directory import RunDirectory
-from tests.support import random_janus
+from tests.support import random_janus, random_qwen
 from tests.support.metric_rows import results
 from tests.support.ranks import Ranks
 
@@ -118,6 +118,55 @@ def make_janus_run(folder: Path, recipe: str, overrides: Sequence[str] = ()) -> 
     return make_recipe_run(
         folder, recipe, (f"policy.path={random_janus_model()}", *JANUS, *overrides)
     )
+
+
+QWEN = (
+    "policy={family: qwen, resolution: 64}",
+    "rewards.ocr=null",
+    "rewards.custom.grey={function: 'tests.support.grey:greyness', weight: 1.0}",
+    "algorithm={kl: k3, beta: 0.02, clip_range: 0.2, mask_truncated: true, loss_mean: token}",
+    "rollout.completion.max_tokens=10",
+    "rollout.environment={condition_side: 64, reference_side: 64}",
+    "rollout.num_inference_steps=2",
+    "rollout.group_size=8",
+    "rollout.micro_batch_size=8",
+    "data.train_prompts=12",
+    "data.heldout_prompts=4",
+    "train.prompts_per_step=4",
+    "train.updates_per_step=2",
+    "train.steps=3",
+    "train.learning_rate=1e-3",
+    "train.checkpoint_every=1",
+    "train.evaluate_every=0",
+    "evaluation={prompts: 4, periodic_prompts: 2, num_inference_steps: 2}",
+    "launch={device: cpu, processes: 1, threads: 1, engine: ddp}",
+)
+
+
+@functools.cache
+def random_qwen_pipeline(kind: random_qwen.Kind) -> Path:
+    """Directory of a tiny Qwen-Image whose weights are random, and whose completions may end."""
+    import torch
+
+    place = tempfile.mkdtemp(prefix="atelier-test-")
+    atexit.register(shutil.rmtree, place, ignore_errors=True)
+    pipeline = random_qwen.build_pipeline(kind)
+    with torch.no_grad():
+        pipeline.text_encoder.lm_head.weight[random_qwen.END] *= 2
+    folder = Path(place) / "qwen"
+    pipeline.save_pretrained(folder)
+    return folder
+
+
+def make_qwen_run(
+    folder: Path, kind: random_qwen.Kind = "text", overrides: Sequence[str] = ()
+) -> RunDirectory:
+    """The same of a policy that writes, for images or for edits."""
+    own = [f"policy.path={random_qwen_pipeline(kind)}"]
+    if kind == "edit":
+        own += ["rollout.kind=edit", "data.scene_task=edit", "data.scene_kind=shapes"]
+        own += ["evaluation.suite=editing"]
+    return make_recipe_run(folder, "tiny/base", (*QWEN, *own, *overrides))
 
 
 def make_recipe_run(folder: Path, recipe: str, overrides: Sequence[str] = ()) -> RunDirectory:

@@ -16,8 +16,9 @@ from transformers.models.llama.modeling_llama import LlamaModel
 from atelier.config.facts.janus import JanusFacts
 from atelier.config.facts.read import known_facts
 from atelier.config.memory.estimate import Memory, estimate
-from atelier.config.memory.janus import CODED_TOGETHER, LOGITS_CHUNK
+from atelier.config.memory.janus import CODED_TOGETHER
 from atelier.config.memory.llama import LanguageModel
+from atelier.config.memory.replay import LOGITS_CHUNK
 from atelier.config.memory.sequences import PROMPT_TOKENS, longest_sequences
 from atelier.config.resolve import resolve
 from atelier.config.schema import RunConfig

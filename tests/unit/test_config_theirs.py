@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from atelier.cli.application import application
 from atelier.config.paths import from_root
 from atelier.config.resolve import resolve
-from atelier.config.theirs import JANUS_PAGE, MM_GRPO_PAGE
+from atelier.config.theirs import COMPLETIONS_PAGE, JANUS_PAGE, MM_GRPO_PAGE
 from atelier.errors import ConfigError
 
 
@@ -43,6 +43,11 @@ def test_their_keys_are_led_to_the_page(override: str) -> None:
 )
 def test_their_values_are_told_ours(override: str, ours: str) -> None:
     assert f"; did you mean {ours}? ({MM_GRPO_PAGE})" in refused(override)
+
+
+@pytest.mark.parametrize("name", ["qwen_image", "qwen2_5_vl"])
+def test_a_model_s_own_name_leads_to_its_family(name: str) -> None:
+    assert f"; did you mean qwen? ({COMPLETIONS_PAGE})" in refused(f"policy.family={name}")
 
 
 @pytest.mark.parametrize(

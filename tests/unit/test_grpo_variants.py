@@ -260,6 +260,10 @@ def test_what_was_cut_off_counts_in_its_group_and_is_not_trained_on() -> None:
         assert bool((own[~rollout.ended[:, 0]] == LENGTH).all())
     _, metrics = learned(settings)
     assert metrics["rollout/truncated_share"] == pytest.approx(1 - float(ended.float().mean()))
+    rollouts = [one for update in experience.rollouts for one in update]
+    lengths = torch.cat([one.trained_count(0) for one in rollouts])
+    assert metrics["rollout/mean_length"] == pytest.approx(float(lengths.mean()))
+    assert metrics["rollout/longest"] == LENGTH > float(lengths.mean())
 
 
 class Pieces(ToyCompletions):

@@ -11,10 +11,11 @@ from torch import Tensor
 
 from atelier.policies.janus.conversation import Context, Conversation
 from atelier.policies.janus.decoding import Decoder, Execution
-from atelier.policies.janus.log_probs import Form, FormName, ImageForm, Sampler, TextForm
+from atelier.policies.janus.log_probs import Form, FormName, ImageForm, Sampler
 from atelier.policies.janus.module import JanusModule, Segment
 from atelier.policies.janus.rows import Drawn, Picture, Rows, Seen, stack
 from atelier.policies.janus.sampling import Generation, TextTokens
+from atelier.policies.language.log_probs import TextForm
 from tests.support.random_janus import WIDE, Sizes, build_model, build_processor, likeliest_image
 
 PROMPTS = ("a red circle", "a blue square and a red circle", "red")

@@ -1,4 +1,4 @@
-"""Forms of log-probs and draws, with the golden values of spec janus 13."""
+"""Forms of log-probs of image tokens, with the golden values of spec janus 13."""
 
 from __future__ import annotations
 
@@ -8,17 +8,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from atelier.policies.janus.draws import cumulative, token_at, uniforms
 from atelier.policies.janus.log_probs import (
     FormName,
     ImageForm,
     Sampler,
-    TextForm,
     guided_logits,
     image_log_probs,
-    kept,
+    is_guided,
     sampler_logits,
-    text_log_probs,
 )
 
 CONDITIONAL = torch.tensor([2.0, 0.0, -1.0])
@@ -59,7 +56,7 @@ def test_the_published_form_is_the_sampler_at_the_temperature_of_the_guidance_sc
 @pytest.mark.parametrize("name", ["cfg_tempered", "sampler", "conditional"])
 def test_without_guidance_all_forms_are_one(name: FormName) -> None:
     form = ImageForm(name, Sampler(guidance_scale=1))
-    assert not form.guided
+    assert not is_guided(form)
     found = image_log_probs(CONDITIONAL[None], None, torch.tensor([1]), form)
     assert float(found) == pytest.approx(-2.169846, abs=1e-6)
 
@@ -87,12 +84,6 @@ def test_temperature_top_k_and_top_p_shape_the_sampler_form() -> None:
     assert probabilities(temperature=0.5) == pytest.approx([one / sum(squared) for one in squared])
 
 
-def test_ties_at_the_edge_are_kept() -> None:
-    found = kept(torch.tensor([[3.0, 1.0, 1.0, 0.0]]), top_k=2, top_p=1)
-    assert found is not None
-    assert found.tolist() == [[True, True, True, False]]
-
-
 def test_a_target_outside_of_what_is_drawn_keeps_a_finite_log_prob_and_a_gradient() -> None:
     logits = torch.tensor([[2.0, 1.0, 0.0]], requires_grad=True)
     form = ImageForm("sampler", Sampler(top_k=1))
@@ -104,21 +95,6 @@ def test_a_target_outside_of_what_is_drawn_keeps_a_finite_log_prob_and_a_gradien
     assert float(logits.grad[0, 1]) == 0
 
 
-def test_text_counts_the_full_vocabulary_or_only_the_permitted_first_tokens() -> None:
-    logits = torch.tensor([[[1.0, 0.0, 2.0], [1.0, 0.0, 2.0]]])
-    targets = torch.tensor([[0, 0]])
-    full = logits[0, 0].log_softmax(0)[0]
-    published = text_log_probs(logits, targets, TextForm())
-    restricted = text_log_probs(logits, targets, TextForm(first_tokens=(0, 1)))
-    later = text_log_probs(logits, targets, TextForm(first_tokens=(0, 1)), start=3)
-    torch.testing.assert_close(published, full.expand(1, 2))
-    assert float(restricted[0, 0]) == pytest.approx(-math.log(1 + math.exp(-1)), abs=1e-6)
-    assert float(restricted[0, 1]) == pytest.approx(float(full))
-    torch.testing.assert_close(later, published)
-    cold = text_log_probs(logits, targets, TextForm(temperature=0.5))
-    torch.testing.assert_close(cold, (2 * logits[0, 0]).log_softmax(0)[0].expand(1, 2))
-
-
 @pytest.mark.parametrize(
     "settings",
     [{"guidance_scale": 0.0}, {"temperature": 0.0}, {"top_k": -1}, {"top_p": 0.0}, {"top_p": 1.1}],
@@ -126,39 +102,3 @@ def test_text_counts_the_full_vocabulary_or_only_the_permitted_first_tokens() ->
 def test_impossible_samplers_are_refused(settings: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=r"have to be|has to be"):
         Sampler(**settings)  # type: ignore[arg-type]
-
-
-# Draws ------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 16, 17, 1000])
-def test_prefix_sums(size: int) -> None:
-    values = torch.rand(3, size, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    torch.testing.assert_close(cumulative(values), values.cumsum(-1), atol=1e-12, rtol=0)
-
-
-def test_uniforms_depend_on_key_and_place_alone() -> None:
-    long = uniforms([7, 2**64 - 1, 3], 40)
-    torch.testing.assert_close(uniforms([3], 8)[0], long[2, :8], atol=0, rtol=0)
-    assert len(long.unique()) == long.numel()
-    assert bool(((long >= 0) & (long < 1)).all())
-
-
-def test_a_draw_is_where_the_cumulative_distribution_passes() -> None:
-    logits = torch.tensor([0.5, 0.25, 0.25]).log().expand(5, 3)
-    uniform = torch.tensor([0.0, 0.49, 0.51, 0.76, 1 - 2**-53], dtype=torch.float64)
-    assert token_at(logits, uniform).tolist() == [0, 0, 1, 2, 2]
-
-
-def test_what_cannot_be_drawn_is_not_even_at_the_ends() -> None:
-    logits = torch.full((2, 300), -torch.inf)
-    logits[:, 100:200] = torch.randn(100, generator=torch.Generator().manual_seed(0))
-    found = token_at(logits, torch.tensor([0.0, 1 - 2**-53], dtype=torch.float64))
-    assert found.tolist() == [100, 199]
-
-
-def test_draws_have_the_frequencies_of_the_distribution() -> None:
-    logits = torch.tensor([1.0, 0.0, -1.0, 2.0])
-    draws = token_at(logits.expand(20_000, 4), uniforms([5], 20_000)[0])
-    share = draws.bincount(minlength=4) / len(draws)
-    torch.testing.assert_close(share, logits.softmax(0), atol=0.01, rtol=0)

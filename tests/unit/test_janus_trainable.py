@@ -10,18 +10,18 @@ import torch
 from torch import nn
 
 from atelier.policies.janus.conversation import Conversation
-from atelier.policies.janus.log_probs import Form, ImageForm, Sampler, TextForm
+from atelier.policies.janus.log_probs import Form, ImageForm, Sampler
 from atelier.policies.janus.module import JanusModule, Segment
-from atelier.policies.janus.replay import Reference, inner
 from atelier.policies.janus.rows import Drawn, Picture, Seen, stack
 from atelier.policies.janus.trainable import (
-    adapter_off,
-    frozen_copy,
+    frozen_parts,
     require_frozen,
     train_adapter,
     train_fully,
-    trained,
 )
+from atelier.policies.language.adapters import adapter_off, trained
+from atelier.policies.language.log_probs import TextForm
+from atelier.policies.language.reference import Reference, frozen_copy
 from tests.support.random_janus import WIDE, Sizes, build_model, build_processor
 
 IMAGE_FORM = ImageForm(sampler=Sampler(guidance_scale=5))
@@ -221,7 +221,7 @@ def shaken(module: JanusModule) -> None:
 def test_the_reference_stays_what_the_policy_was(how: str, form: Form) -> None:
     module, one = make(), segment(form, "drawn")
     train_fully(module, text=True) if how == "full" else train_adapter(module, 4, 8, seed=1)
-    reference = Reference(module)
+    reference = Reference(module, list(frozen_parts(module).values()))
     before = module(one).detach()
     shaken(module)
     found = reference.log_probs(one)
@@ -235,7 +235,8 @@ def test_the_reference_stays_what_the_policy_was(how: str, form: Form) -> None:
 def test_a_frozen_copy_shares_what_is_frozen_anyway() -> None:
     module = make()
     train_fully(module, text=True)
-    copy = frozen_copy(module)
+    copy = frozen_copy(module, list(frozen_parts(module).values()))
+    assert isinstance(copy, JanusModule)
     assert copy.janus.model.vqmodel is module.janus.model.vqmodel
     assert copy.janus.model.vision_model is module.janus.model.vision_model
     assert copy.language_model is not module.language_model
@@ -255,7 +256,9 @@ def test_an_adapter_is_on_again_even_after_an_error() -> None:
 # Memory for time --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("form", [IMAGE_FORM, ImageForm("sampler", Sampler(5, 0.9, 20, 0.9))])
+@pytest.mark.parametrize(
+    "form", [IMAGE_FORM, ImageForm("sampler", Sampler(5, temperature=0.9, top_k=20, top_p=0.9))]
+)
 @pytest.mark.parametrize("settings", [{"logits_chunk": 5}, {"gradient_checkpointing": True}])
 def test_recomputing_changes_neither_log_probs_nor_gradients(
     form: Form, settings: dict[str, int]
@@ -292,12 +295,6 @@ def test_gradient_checkpointing_is_of_the_language_model_and_keeps_only_its_laye
 # Engines ----------------------------------------------------------------------------------------
 
 
-class Wrapped(nn.Module):
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.module = module
-
-
 @pytest.fixture
 def alone(tmp_path: Path) -> Iterator[None]:
     """A process group of one."""
@@ -322,8 +319,3 @@ def test_ddp_takes_segments_of_one_kind_after_the_other() -> None:
     expected = {name: one.grad for name, one in trained(plain).items()}
     for name, parameter in trained(module).items():
         torch.testing.assert_close(parameter.grad, expected[name])
-
-
-def test_the_module_is_found_inside_of_engines() -> None:
-    module = make()
-    assert inner(module) is inner(Wrapped(Wrapped(module))) is module

@@ -18,7 +18,7 @@ from atelier.report.run_data import sample_folders
 from atelier.report.samples import read_samples, samples_page
 from atelier.tracking.run_directory import RunDirectory, write_json
 from atelier.training.distributed import World
-from atelier.training.experience import Experience, Said
+from atelier.training.experience import Experience, Said, score_batch
 from atelier.training.samples import chosen, keep_samples
 from atelier.training.scores import StepScores
 from tests.support import fake_run
@@ -83,6 +83,12 @@ def experience(prompt: str = "a red circle", words: object = "yes") -> Experienc
         for i in range(4)
     }
     return Experience(10, 0, [[Rollout(samples, 1, None, images, {})]], scores, [scores], {}, said)
+
+
+def writing(one: Experience, completions: list[str]) -> Experience:
+    """The same by a policy that writes."""
+    ((rollout,),) = one.rollouts
+    return replace(one, rollouts=[[replace(rollout, completions=completions)]])
 
 
 def kept(run: RunDirectory, one: Experience) -> dict:
@@ -157,6 +163,30 @@ def test_a_true_image_says_whose_it_is(tmp_path: Path) -> None:
     write_json(run.step_samples(10) / "samples.json", content)
     page = samples_page("x", read_samples(run.step_samples(10)))
     assert page.count("a true image, this prompt") == 2
+
+
+def test_what_was_written_is_kept_legible_and_shown(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path)
+    plain = kept(run, experience())["samples"]
+    assert not any("completion" in one for one in plain)
+    long = "many words " * 1000
+    content = kept(run, writing(experience(), ["none", HOSTILE, long, "a plan\nof two lines"]))
+    told = {one["index"]: one["completion"] for one in content["samples"]}
+    assert (told[0], told[3]) == ("none", "a plan of two lines")
+    assert 7000 < len(told[2]) < 9000
+    assert "\x1b" not in told[1]
+    page = samples_page("run", read_samples(run.step_samples(10)))
+    assert "&ldquo;a plan of two lines&rdquo;" in page
+    assert not re.search(r"<script|<img src=x", page)
+
+
+def test_rewards_see_what_was_written() -> None:
+    """Beside what the prompt's own metadata say, which stay as they are."""
+    ((rollout,),) = experience().rollouts
+    assert [dict(one) for one in score_batch(rollout).metadata] == [{}] * 4
+    written = replace(rollout, completions=["a", "b", "c", "d"])
+    assert [one["completion"] for one in score_batch(written).metadata] == ["a", "b", "c", "d"]
+    assert rollout.samples[0].prompt.metadata == {}
 
 
 def test_any_detail_is_json_within_bounds() -> None:

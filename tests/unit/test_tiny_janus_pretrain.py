@@ -15,7 +15,7 @@ from atelier.data.gold import check
 from atelier.data.scenes import prompt, split_of
 from atelier.errors import DataError
 from atelier.policies.janus.conversation import Context
-from atelier.policies.janus.log_probs import ImageForm, TextForm
+from atelier.policies.janus.log_probs import ImageForm
 from atelier.policies.janus.module import JanusModule, Segment
 from atelier.policies.janus.pretrain import network
 from atelier.policies.janus.pretrain.cases import make_case, make_images
@@ -36,6 +36,7 @@ from atelier.policies.janus.pretrain.world import case_rows, writer
 from atelier.policies.janus.rows import Drawn, Seen
 from atelier.policies.janus.rows import stack as stack_contexts
 from atelier.policies.janus.tiny import TinyJanusSizes, build_model, build_tokenizer
+from atelier.policies.language.log_probs import TextForm
 from atelier.policies.pretraining.snapshots import RECORD
 from tests.support.pretraining import pretrain_here
 

@@ -92,6 +92,8 @@ def _sample_rows(plan: Plan) -> list[Row]:
 def _actions(plan: Plan) -> str:
     if not plan.acts_by_tokens:
         return "of each image: steps, or noise levels"
+    if plan.painting_passes:
+        return "of each image: tokens of its completion at their longest"
     if plan.images_a_sample == 1:
         return "of each image: its tokens"
     return "of each sample: tokens of images, and of answers at their longest"
@@ -101,12 +103,16 @@ def _pass_rows(plan: Plan) -> list[Row]:
     sampled, replayed = f"{plan.rollout_passes:,}", f"{plan.replay_passes:,}"
     evaluated = f"{plan.evaluation_passes:,}"
     if plan.acts_by_tokens:
-        row = "guidance has two rows"
-        return [
-            ("token steps, rollout", sampled, f"one new token of one row each, at most; {row}"),
+        paints, varies = bool(plan.painting_passes), plan.images_a_sample > 1
+        row = "" if paints else "; guidance has two rows"
+        rows = [
+            ("token steps, rollout", sampled, f"one new token of one row each, at most{row}"),
             ("passes, replay", replayed, "over one row with all its tokens, with gradients or not"),
-            ("token steps, evaluation", evaluated, "at most" if plan.images_a_sample > 1 else ""),
+            ("token steps, evaluation", evaluated, "at most" if paints or varies else ""),
         ]
+        painted = f"{plan.painting_passes:,}"
+        said = "of one image through the frozen transformer, evaluations included"
+        return [*rows, ("passes, painting", painted, said)] if paints else rows
     return [
         ("passes, rollout", sampled, "transformer passes of one image, at most"),
         ("passes, replay", replayed, "the same over trained actions, with gradients or not"),

@@ -63,12 +63,17 @@ def _first_of_each(found: Sequence[tuple[Settings, Memory]]) -> list[tuple[Setti
 def _ways(config: RunConfig) -> Iterator[Settings]:
     """Settings that need less memory, those that cost least first."""
     policy, size = config.policy, config.rollout.micro_batch_size
-    has_pipeline = policy.family == "sd3"
-    if has_pipeline and not policy.vae.slicing:
+    if policy.family != "janus" and not policy.vae.slicing:
         yield {"policy.vae.slicing": True}
     if policy.trainable == "lora" and policy.base_dtype != policy.dtype:
         yield {"policy.base_dtype": policy.dtype}
-    if has_pipeline and policy.text.dtype == "float32":
+    if policy.family == "qwen" and config.rollout.environment.dtype == "float32":
+        edits = config.rollout.kind == "edit"  # whose autoencoder computes in the same
+        yield {
+            "rollout.environment.dtype": "bfloat16",
+            **({"policy.vae.dtype": "bfloat16"} if edits else {}),
+        }
+    if policy.family == "sd3" and policy.text.dtype == "float32":
         yield {"policy.text.dtype": "bfloat16"}
     if config.launch.engine == "deepspeed" and config.launch.zero_stage == 3:
         yield {"launch.offload": True}

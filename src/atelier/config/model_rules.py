@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from atelier.config.facts.qwen import QwenFacts
 from atelier.config.facts.read import Facts, source
 from atelier.config.paths import from_root, is_file
 from atelier.config.policy_parts import holds_weights_alone
@@ -13,8 +14,13 @@ from atelier.config.schema import PolicyConfig, RunConfig
 Rejections = Iterator[tuple[str, str]]
 
 HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
-_KINDS = {"sd3": "pipeline", "janus": "model"}
-_TRAINED = {"sd3": "the transformer", "janus": "the language model"}
+_KINDS = {"sd3": "pipeline", "janus": "model", "qwen": "pipeline"}
+_TRAINED = {
+    "sd3": "the transformer",
+    "janus": "the language model",
+    "qwen": "the text encoder's language model",
+}
+_DRAWN = {"text": "draw", "edit": "edit"}  # what each kind of Qwen-Image's pipelines does
 
 
 def model_rejections(config: RunConfig, facts: Facts | None) -> Rejections:
@@ -38,6 +44,12 @@ def model_rejections(config: RunConfig, facts: Facts | None) -> Rejections:
         yield (
             "policy.lora.target_modules",
             f"{names} names no linear layer of {_TRAINED[policy.family]}, or other modules, too",
+        )
+    if isinstance(facts, QwenFacts) and config.rollout.kind != _DRAWN[facts.kind]:
+        yield (
+            "rollout.kind",
+            f"{config.rollout.kind}, and {source(policy)} is a pipeline of another kind; use "
+            f"{_DRAWN[facts.kind]}",
         )
 
 

@@ -31,7 +31,8 @@ def objective_rejections(config: RunConfig) -> Rejections:
     elif algorithm.mask_truncated and not may_be_truncated(config):
         yield (
             "algorithm.mask_truncated",
-            "images always come to their end; it is for answers (rollout.kind introspect)",
+            "images always come to their end; it is for answers (rollout.kind introspect) and "
+            "completions",
         )
     if algorithm.name == "grpo":
         yield from _delta_rejections(config)
@@ -41,7 +42,8 @@ def objective_rejections(config: RunConfig) -> Rejections:
 
 def may_be_truncated(config: RunConfig) -> bool:
     """Whether samples hold text, which may come to no end in the tokens it has."""
-    return config.policy.family == "janus" and config.rollout.kind == "introspect"
+    family = config.policy.family
+    return family == "qwen" or (family == "janus" and config.rollout.kind == "introspect")
 
 
 def objective_warnings(config: RunConfig) -> Rejections:

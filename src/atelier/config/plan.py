@@ -61,6 +61,7 @@ class Plan:
     rollout_passes: int  # through the model, or token steps; at most
     replay_passes: int  # over what was rolled out, with gradients and without
     evaluation_passes: int  # through the model, or token steps
+    painting_passes: int  # of a frozen transformer that paints: to train on, and to evaluate
     memory: Memory | None  # a rank; None when the model is not on this machine, nor known
     placement: tuple[tuple[str, str, str], ...]  # who computes where, and a remark
     model_is_here: bool  # or the memory is that of the published model
@@ -112,7 +113,7 @@ def _derive(config: RunConfig, ranks: int, facts: Facts | None, here: bool) -> P
         updates_per_step=train.updates_per_step,
         accumulation=micro_batches // (train.updates_per_step * ranks),
         trained_actions=actions,
-        acts_by_tokens=config.policy.family == "janus",
+        acts_by_tokens=config.policy.family != "sd3",
         steps=train.steps,
         updates=train.updates,
         images=samples * each.images,
@@ -123,6 +124,7 @@ def _derive(config: RunConfig, ranks: int, facts: Facts | None, here: bool) -> P
         rollout_passes=sampled * each.rollout,
         replay_passes=samples * _replays(config) * each.replay,
         evaluation_passes=evaluated * each.evaluation,
+        painting_passes=sampled * each.painting + evaluated * each.evaluation_painting,
         memory=estimate(config, facts, samples_per_step // ranks, actions, ranks)
         if facts
         else None,

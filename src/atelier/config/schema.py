@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from atelier.config.completion import CompletionConfig, EvaluatedCompletions
 from atelier.config.ground_truth import GroundTruthConfig
 from atelier.config.judge import JudgeConfig, JudgeName
 from atelier.config.judged import judge_conflicts
@@ -97,6 +98,7 @@ LORA_TARGETS = {
         "attn.to_add_out",
     ),
     "janus": ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
+    "qwen": ("q_proj", "k_proj", "v_proj", "o_proj"),
 }
 
 
@@ -112,14 +114,19 @@ class LoraConfig(Section):
     target_modules: list[str] = Field(
         default=[*LORA_TARGETS["sd3"]],
         description="Module name suffixes that get an adapter. Of janus, the seven linear layers "
-        "of a block of the language model where none are named.",
+        "of a block of the language model where none are named; of qwen, the four of its "
+        "attention.",
     )
 
 
 class PolicyConfig(Section):
     """The model that is trained."""
 
-    family: Literal["sd3", "janus"] = Field("sd3", description="Policy family.")
+    family: Literal["sd3", "janus", "qwen"] = Field(
+        "sd3",
+        description="Policy family. qwen: Qwen-Image, whose text encoder is trained to write what "
+        "its frozen transformer paints.",
+    )
     path: str = Field(
         "assets/tiny-sd3",
         description="Pipeline or model directory, or hub id, to start from; of janus also a file "
@@ -144,12 +151,13 @@ class PolicyConfig(Section):
         256, description="Tokens of the third (T5) text encoder; the pipeline's default is 256."
     )
     dtype: Dtype = Field(
-        "float32", description="Autocast dtype of the transformer; latents are always float32."
+        "float32",
+        description="Autocast dtype of what is trained; latents are always float32.",
     )
     base_dtype: Dtype = Field(
         "float32",
-        description="Dtype the frozen transformer under a LoRA is held in: float32, or dtype. What "
-        "is trained is always held in float32.",
+        description="Dtype the frozen model under a LoRA is held in: float32, or dtype. What is "
+        "trained is always held in float32.",
     )
     gradient_checkpointing: bool = Field(False, description="Recompute activations in backward.")
 
@@ -224,6 +232,7 @@ class RolloutConfig(Section):
     tokens: TokensConfig = TokensConfig()
     introspection: IntrospectionConfig = IntrospectionConfig()
     editing: EditingRolloutConfig = EditingRolloutConfig()
+    completion: CompletionConfig = CompletionConfig()
     conditioning: ConditioningConfig = ConditioningConfig()
     environment: EnvironmentConfig = EnvironmentConfig()
     num_inference_steps: PositiveInt = Field(8, description="Denoising steps.")
@@ -514,6 +523,11 @@ class EvaluationConfig(Section):
         1.0, description="Classifier-free guidance of the evaluated images."
     )
     seed: NonNegativeInt = Field(0, description="Seed of the fixed noise, one draw an image.")
+    completions: EvaluatedCompletions = Field(
+        "own",
+        description="Of a policy that writes, what images are made of besides the prompt: what it "
+        "writes; none: nothing; shuffled: what it writes to another prompt of the same batch.",
+    )
     micro_batch_size: PositiveInt = Field(16, description="Images generated together.")
     ocr: OcrConfig = Field(
         OcrConfig(), description="How the suite reads text, in process; independent of the reward."

@@ -11,8 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from atelier.config.facts.janus import JanusFacts
+from atelier.config.facts.qwen import QwenFacts
 from atelier.config.facts.read import Facts
 from atelier.config.memory.janus import packed_bytes
+from atelier.config.memory.qwen import packed_completion_bytes
 from atelier.config.memory.sd3 import stored_latents
 from atelier.config.paths import runs_root
 from atelier.config.policy_parts import DTYPE_BYTES
@@ -36,6 +38,8 @@ def _in_flight(config: RunConfig, facts: Facts) -> int:
     actions = work(config, facts).actions
     if isinstance(facts, JanusFacts):
         return images * packed_bytes(config, facts, actions)
+    if isinstance(facts, QwenFacts):
+        return images * packed_completion_bytes(actions)
     return 4 * images * stored_latents(config, facts, actions)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 MM_GRPO_PAGE = "docs/coming-from-mm-grpo.md"
 JANUS_PAGE = "docs/coming-from-focusdiff-and-janus-pro-r1.md"
 VARIANTS_PAGE = "docs/algorithms/grpo-variants.md"
+COMPLETIONS_PAGE = "docs/algorithms/grpo-on-completions.md"
 
 # MM-GRPO: sections that are not here, and of sections that are, some keys that are not.
 _MM_GRPO_SECTIONS = (
@@ -106,7 +107,7 @@ JANUS_KEYS: dict[str, tuple[str, ...]] = {
     "mixed_precision": ("policy.dtype",),
 }
 
-# TRL: keys of its GRPO that say which variant it is, and ours.
+# TRL: keys of its GRPO that say which variant it is, or what is written, and ours.
 TRL_KEYS: dict[str, tuple[str, ...]] = {
     "loss_type": ("algorithm.loss_mean", "algorithm.surrogate"),
     "importance_sampling_level": ("algorithm.ratio_level",),
@@ -115,6 +116,11 @@ TRL_KEYS: dict[str, tuple[str, ...]] = {
     "scale_rewards": ("algorithm.advantage_std",),
     "multi_objective_aggregation": ("algorithm.advantage_from",),
     "mask_truncated_completions": ("algorithm.mask_truncated",),
+    "max_completion_length": ("rollout.completion.max_tokens",),
+    "use_peft": ("policy.trainable",),
+    "lora_r": ("policy.lora.rank",),
+    "lora_alpha": ("policy.lora.alpha",),
+    "lora_target_modules": ("policy.lora.target_modules",),
     "use_bias_correction_kl": ("algorithm.kl_correction",),
     "sapo_temperature_pos": ("algorithm.sapo.temperature_positive",),
     "sapo_temperature_neg": ("algorithm.sapo.temperature_negative",),
@@ -157,6 +163,10 @@ _VALUES = {
     ),
     ("algorithm.name", "grpo_guard"): ("grpo with rollout.log_prob: ratio_norm", MM_GRPO_PAGE),
     ("algorithm.name", "pair_grpo"): ("grpo with algorithm.advantage_over: pair", JANUS_PAGE),
+    **{
+        ("policy.family", name): ("qwen", COMPLETIONS_PAGE)
+        for name in ("qwen_image", "qwen-image", "qwen_image_edit", "qwen2_5_vl")
+    },
     ("rollout.dynamics", "sde"): ("flow_sde", MM_GRPO_PAGE),
     ("rollout.kind", "t2i"): ("draw or introspect", JANUS_PAGE),
     ("data.source", "ocr"): ("ocr_text", MM_GRPO_PAGE),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from atelier.config.completion_rules import completion_rejections
 from atelier.config.policy_parts import holds_weights_alone
 from atelier.config.prompt_files import EDIT_SOURCES, PAIR_SOURCES
 from atelier.config.schema import RunConfig
@@ -16,19 +17,30 @@ def token_rejections(config: RunConfig) -> Rejections:
     """Field and reason of every setting that cannot work with policy.family."""
     yield from _schedule_rejections(config)
     yield from _data_rejections(config)
+    if config.policy.family != "janus":
+        yield from _rejections_of_janus_alone(config)
     if config.policy.family == "sd3":
-        if config.rollout.kind != "draw":
-            yield "rollout.kind", f"{config.rollout.kind} is for policy.family janus"
-        if config.algorithm.ground_truth.enabled:
-            yield "algorithm.ground_truth.enabled", "is for policy.family janus"
-        if config.policy.layout is not None:
-            yield "policy.layout", "is for policy.family janus"
+        return
+    yield from _algorithm_rejections(config)
+    if config.policy.family == "qwen":
+        yield from completion_rejections(config)
         return
     yield from _model_rejections(config)
-    yield from _algorithm_rejections(config)
     if config.rollout.kind == "introspect":
         yield from _introspection_rejections(config)
     yield from _ground_truth_rejections(config)
+
+
+def _rejections_of_janus_alone(config: RunConfig) -> Rejections:
+    family, kind = config.policy.family, config.rollout.kind
+    if kind == "introspect":
+        yield "rollout.kind", "introspect is for policy.family janus"
+    elif kind == "edit" and family == "sd3":
+        yield "rollout.kind", "edit is for policy.family janus, and qwen"
+    if config.algorithm.ground_truth.enabled:
+        yield "algorithm.ground_truth.enabled", "is for policy.family janus"
+    if config.policy.layout is not None:
+        yield "policy.layout", "is for policy.family janus"
 
 
 def _data_rejections(config: RunConfig) -> Rejections:
@@ -56,7 +68,7 @@ def _data_rejections(config: RunConfig) -> Rejections:
 
 
 def _model_rejections(config: RunConfig) -> Rejections:
-    policy, launch = config.policy, config.launch
+    policy = config.policy
     if policy.resolution is not None:
         yield "policy.resolution", "janus draws images of one size; use null"
     if holds_weights_alone(policy.path) and policy.layout is None:
@@ -71,15 +83,15 @@ def _model_rejections(config: RunConfig) -> Rejections:
             f"adapter goes onto a model that transformers loads, and {policy.path} holds weights "
             "alone; use merged",
         )
+
+
+def _algorithm_rejections(config: RunConfig) -> Rejections:
+    algorithm, launch = config.algorithm, config.launch
     if launch.engine == "deepspeed" and launch.zero_stage == 3:
         yield (
             "launch.zero_stage",
             "3 would gather the weights for every token; use 2, or ddp",
         )
-
-
-def _algorithm_rejections(config: RunConfig) -> Rejections:
-    algorithm = config.algorithm
     if algorithm.name != "grpo":
         yield "algorithm.name", f"{algorithm.name} is for policy.family sd3; use grpo"
     if algorithm.beta > 0 and algorithm.kl != "k3":

@@ -23,19 +23,36 @@ class Rule:
     needs: str
 
 
-_DENOISING = (
-    *(f"rollout.{name}" for name in ("num_inference_steps", "dynamics", "noise_level", "log_prob")),
-    *(f"rollout.{name}" for name in ("window", "schedule", "shift", "lowest_level", "tail")),
-    *(f"rollout.{name}" for name in ("solver", "level_share", "shared_start")),
-    *(f"policy.{name}" for name in ("max_sequence_length", "text", "vae")),
-    "evaluation.num_inference_steps",
+_STOCHASTIC_STEPS = (
+    *(f"rollout.{name}" for name in ("dynamics", "noise_level", "log_prob", "window", "schedule")),
+    *(f"rollout.{name}" for name in ("shift", "lowest_level", "tail", "solver", "level_share")),
+    *(f"policy.{name}" for name in ("max_sequence_length", "text")),
     "algorithm.nft",
+)
+_DENOISING = (
+    *("rollout.num_inference_steps", "rollout.shared_start"),
+    *("policy.vae", "evaluation.num_inference_steps"),
+)
+_WRITING = (
+    *(f"rollout.{name}" for name in ("completion", "conditioning", "environment")),
+    "evaluation.completions",
 )
 
 RULES = (
-    Rule(_DENOISING, lambda config: config.policy.family == "sd3", "policy.family: sd3"),
+    Rule(_STOCHASTIC_STEPS, lambda config: config.policy.family == "sd3", "policy.family: sd3"),
+    Rule(_DENOISING, lambda config: config.policy.family != "janus", "policy.family: sd3 or qwen"),
+    Rule(_WRITING, lambda config: config.policy.family == "qwen", "policy.family: qwen"),
+    Rule(
+        ("rollout.environment.condition_side", "rollout.environment.reference_side"),
+        lambda config: config.policy.family != "qwen" or config.rollout.kind == "edit",
+        "rollout.kind: edit",
+    ),
     Rule(("rollout.tokens",), lambda config: config.policy.family == "janus", "janus"),
-    Rule(("rollout.editing",), lambda config: config.rollout.kind == "edit", "rollout.kind: edit"),
+    Rule(
+        ("rollout.editing",),
+        lambda config: config.policy.family == "janus" and config.rollout.kind == "edit",
+        "policy.family: janus with rollout.kind: edit",
+    ),
     Rule(
         ("rollout.introspection",),
         lambda config: config.rollout.kind == "introspect",

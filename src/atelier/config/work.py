@@ -4,7 +4,8 @@ A denoising policy passes a whole image through its transformer at every step; a
 token policy draws one token after the other over the keys and values of those before, and replays
 all of them at once: a token step is one new token of one row, a pass is one row with all of its
 tokens, and guidance has two rows. What comes before the tokens is read once for each of their
-rollouts, and not counted.
+rollouts, and not counted. Where the tokens are what a frozen transformer paints from, its passes
+are counted apart.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ class Work:
         rollout: passes that sample it, or token steps.
         replay: passes over all of its actions.
         evaluation: what `rollout` is of an evaluation image.
+        painting: passes through a frozen transformer that paints one; evaluation_painting: an
+            evaluation image.
     """
 
     actions: int
@@ -34,6 +37,8 @@ class Work:
     rollout: int
     replay: int
     evaluation: int
+    painting: int = 0
+    evaluation_painting: int = 0
 
 
 def work(config: RunConfig, facts: Facts | None) -> Work:
@@ -41,6 +46,8 @@ def work(config: RunConfig, facts: Facts | None) -> Work:
     if config.policy.family == "janus":
         tokens = facts.images.tokens if isinstance(facts, JanusFacts) else IMAGE_TOKENS
         return _token_work(config, tokens)
+    if config.policy.family == "qwen":
+        return _completion_work(config)
     return _denoising_work(config)
 
 
@@ -87,6 +94,21 @@ def _token_work(config: RunConfig, image_tokens: int) -> Work:
         rollout=drawn * _rows(rollout.guidance_scale) + said,
         replay=images * replayed + answers,
         evaluation=drawn * _rows(config.evaluation.guidance_scale) + said,
+    )
+
+
+def _completion_work(config: RunConfig) -> Work:
+    """Where a policy writes a completion, and a frozen transformer paints."""
+    rollout, evaluation = config.rollout, config.evaluation
+    tokens = rollout.completion.max_tokens
+    return Work(
+        actions=tokens,
+        images=1,
+        rollout=tokens,
+        replay=1,
+        evaluation=0 if evaluation.completions == "none" else tokens,
+        painting=rollout.num_inference_steps * _rows(rollout.guidance_scale),
+        evaluation_painting=evaluation.num_inference_steps * _rows(evaluation.guidance_scale),
     )
 
 

@@ -53,6 +53,17 @@ def source_image(prompt: Prompt, size: int = REFERENCE_SIZE) -> Image.Image | No
     return _picture(prompt, "source_image", ("source_scene",), size)
 
 
+def required_picture(picture: Image.Image | None, prompt: Prompt, kind: str) -> Image.Image:
+    """One of the above that has to be there.
+
+    Raises:
+        DataError: it is not.
+    """
+    if picture is None:
+        raise DataError(f"prompt {prompt.prompt_id} ({prompt.text[:80]}) has no {kind} image")
+    return picture
+
+
 def is_edit(prompt: Prompt) -> bool:
     """Whether the prompt is an instruction that changes a picture."""
     return not {"source_image", "source_scene"}.isdisjoint(prompt.metadata)

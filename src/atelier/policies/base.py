@@ -1,8 +1,8 @@
 """What the loop asks of a policy, whatever an action is.
 
-Flow policies act by denoising transitions or by noise levels, token policies by tokens. All roll
-out, and replay what they rolled out through the same kernel with gradients. The loop never looks
-inside `Rollout.record`.
+Flow policies act by denoising transitions or by noise levels, token policies by tokens: of images,
+or of what they write before an image is made of it. All roll out, and replay what they rolled out
+through the same kernel with gradients. The loop never looks inside `Rollout.record`.
 """
 
 from __future__ import annotations
@@ -85,6 +85,7 @@ class Rollout:
             more actions were allowed; None where none can be, such as images, whose length is set.
         drawings: where samples make several images.
         sources: the images that were edited, as the policy saw them; where it edits.
+        completions: what each sample wrote before its image, in words; where the policy writes.
     """
 
     samples: Sequence[Sample]
@@ -98,6 +99,7 @@ class Rollout:
     ended: Tensor | None = None
     drawings: Drawings | None = None
     sources: Sequence[Image] | None = None
+    completions: Sequence[str] | None = None
 
     def all_segments(self) -> tuple[slice, ...]:
         return self.segments or (slice(0, self.actions),)

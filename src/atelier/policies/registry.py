@@ -12,7 +12,11 @@ from atelier.config.schema import RunConfig
 from atelier.policies.base import Policy
 
 # Families, and where their policies are: imported when one is used, with the libraries it needs.
-_POLICIES = {"sd3": ("sd3.policy", "SD3Policy"), "janus": ("janus.policy", "JanusPolicy")}
+_POLICIES = {
+    "sd3": ("sd3.policy", "SD3Policy"),
+    "janus": ("janus.policy", "JanusPolicy"),
+    "qwen": ("qwen.policy", "QwenPolicy"),
+}
 
 
 def load_policy(
@@ -21,10 +25,12 @@ def load_policy(
     """The policy of policy.family, with its weights.
 
     Args:
-        prompts: that are known beforehand; some policies encode them once and for all.
+        prompts: that are known beforehand; some policies encode them once and for all, others see
+            whether they fit.
 
     Raises:
         ConfigError: there is no such model, or it is of another kind.
+        DataError: a prompt cannot be read by the model.
     """
     module, name = _POLICIES[config.policy.family]
     kind: Any = getattr(import_module(f"atelier.policies.{module}"), name)

@@ -35,7 +35,10 @@ class Earlier:
 
 @dataclass(frozen=True)
 class KeptImage:
-    """An image as a data URI (empty where its file is gone), and all that is said of it."""
+    """An image as a data URI (empty where its file is gone), and all that is said of it.
+
+    `completion` is what the policy wrote before it, None where it does not write.
+    """
 
     uri: str
     prompt: str
@@ -44,6 +47,7 @@ class KeptImage:
     reason: str | None
     truth: str  # words where it is an image of the data's, else empty
     earlier: list[Earlier]
+    completion: str | None = None
 
 
 @dataclass(frozen=True)
@@ -94,6 +98,7 @@ def _image(folder: Path, entry: Mapping[str, Any]) -> KeptImage:
         reason=entry["missing"],
         truth=_truth_words(entry),
         earlier=earlier,
+        completion=entry.get("completion"),
     )
 
 

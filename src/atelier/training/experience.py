@@ -225,7 +225,16 @@ def score_batch(rollout: Rollout) -> ScoreBatch:
     return ScoreBatch(
         images=pil_images(np.stack([one.image for one in drawn])),
         prompts=[one.sample.prompt.text for one in drawn],
-        metadata=[one.sample.prompt.metadata for one in drawn],
+        metadata=_metadata(rollout, drawn),
         group_ids=[one.sample.group_id for one in drawn],
         source_images=rollout.sources,
     )
+
+
+def _metadata(rollout: Rollout, drawn: Sequence[Drawn]) -> Sequence[Mapping[str, Any]]:
+    """Of the images' prompts, with what was written for each; a policy that writes makes one."""
+    found = [one.sample.prompt.metadata for one in drawn]
+    if rollout.completions is None:
+        return found
+    pairs = zip(found, rollout.completions, strict=True)
+    return [{**metadata, "completion": words} for metadata, words in pairs]

@@ -5,7 +5,8 @@
         00012-1.png     an earlier one of the same sample, where it made several
         samples.json    step, and of each image: place (best, worst, missing), prompt, total,
                         scores, weights, the rewards' details, why scores are missing, whether it is
-                        ground truth, and whose; earlier images with what the policy said of them
+                        ground truth, and whose; earlier images with what the policy said of them;
+                        what it wrote before it
 
 They are for people: nothing reads them to train. All words in them are somebody else's, so they
 are kept legible and bounded.
@@ -34,6 +35,8 @@ from atelier.training.distributed import World
 from atelier.training.experience import Experience
 
 Place = Literal["best", "worst", "missing"]
+
+_LONGEST_COMPLETION = 8000  # characters
 
 
 def keeps_samples(step: int, config: RunConfig) -> bool:
@@ -122,6 +125,8 @@ def _kept(rollout: Rollout, row: int, experience: Experience) -> _Kept:
     sample, drawings = rollout.samples[row], rollout.drawings
     said = _described(sample, experience)
     images = {said["image"]: rollout.images[row]}
+    if rollout.completions is not None:
+        said["completion"] = legible(rollout.completions[row], longest=_LONGEST_COMPLETION)
     if drawings is None:
         return _Kept(images, said)
     answers = drawings.answers[row] if drawings.answers else []

@@ -48,6 +48,7 @@ class Learner:
         sampled_by_trained = self.session.samples_with_trained and not staleness
         metrics = self._recompute_old_log_probs(experience.rollouts)
         metrics |= self._truncated_share(experience.rollouts)
+        metrics |= self._lengths(experience.rollouts)
         distances = self._distances(experience)
         advantages = [
             self.algorithm.advantages(scores, distances) for scores in experience.segments
@@ -166,6 +167,17 @@ class Learner:
             return {}
         ended = torch.cat(self.world.gather(torch.cat(mine).cpu()))
         return {"rollout/truncated_share": 1 - float(ended.double().mean())}
+
+    def _lengths(self, rollouts: Updates) -> dict[str, float]:
+        """How long the samples are, where they are nothing but what is written. Collective."""
+        mine = [one for update in rollouts for one in update]
+        if any(one.ended is None or len(one.all_segments()) > 1 for one in mine):
+            return {}
+        lengths = torch.cat(self.world.gather(torch.cat([one.trained_count(0) for one in mine])))
+        return {
+            "rollout/mean_length": float(lengths.double().mean()),
+            "rollout/longest": float(lengths.max()),
+        }
 
     def _recompute_old_log_probs(self, rollouts: Updates) -> dict[str, float]:
         """In `recompute` mode, replace the rollout's log-probs by those of the training graph, and

@@ -39,3 +39,18 @@ class ModelFacts:
     def merged_bytes(self, value: int) -> int:
         """Of an exported model whose trained part is stored in `value` bytes a parameter."""
         return self.parameters * value + self.frozen_bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class LanguageFacts(ModelFacts):
+    """Of a language model that is trained, with all that predicts its tokens.
+
+    Attributes:
+        vocabulary: tokens of text.
+        key_value_width: values of a token's keys, and of its values, in a layer.
+        feed_forward: values of a token inside a layer's feed-forward network.
+    """
+
+    vocabulary: int
+    key_value_width: int
+    feed_forward: int

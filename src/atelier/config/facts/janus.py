@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from atelier.config.facts.base import ModelFacts
+from atelier.config.facts.base import LanguageFacts
 from atelier.config.facts.files import (
     Stored,
     Tensors,
@@ -55,24 +55,18 @@ class ImageParts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class JanusFacts(ModelFacts):
+class JanusFacts(LanguageFacts):
     """Sizes of a Janus model.
 
     `parameters` are those of the language model, of both its heads and of what embeds image codes;
     `layers` and `width` are the language model's.
 
     Attributes:
-        vocabulary: tokens of text.
         codebook: codes of images.
-        key_value_width: values of a token's keys, and of its values, in a layer.
-        feed_forward: values of a token inside a layer's feed-forward network.
     """
 
     images: ImageParts
-    vocabulary: int
     codebook: int
-    key_value_width: int
-    feed_forward: int
 
     def merged_bytes(self, value: int) -> int:
         """All parts are in the same files, in one dtype."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from atelier.config.facts.base import ModelFacts
+from atelier.config.facts.base import LanguageFacts
 from atelier.config.facts.files import (
     Stored,
     Tensors,
@@ -70,7 +70,7 @@ class PainterFacts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class QwenFacts(ModelFacts):
+class QwenFacts(LanguageFacts):
     """Sizes of a pipeline for what a configuration trains and asks for.
 
     `parameters` are those of the language model and its text head; `layers` and `width` are its.
@@ -78,17 +78,11 @@ class QwenFacts(ModelFacts):
     Attributes:
         kind: text to image, or edits.
         vision_parameters: of the tower that sees source images; never trained.
-        vocabulary: tokens of text.
-        key_value_width: values of a token's keys, and of its values, in a layer.
-        feed_forward: values of a token inside a layer's feed-forward network.
     """
 
     kind: Kind
     painter: PainterFacts
     vision_parameters: int
-    vocabulary: int
-    key_value_width: int
-    feed_forward: int
 
 
 def read_qwen(root: Path, config: RunConfig) -> QwenFacts:

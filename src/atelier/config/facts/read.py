@@ -7,15 +7,22 @@ from pathlib import Path
 from atelier.config.facts.files import read_json
 from atelier.config.facts.janus import JanusFacts, read_janus
 from atelier.config.facts.known_janus import CONVERTED, MODELS, known_janus
+from atelier.config.facts.known_qwen import MODELS as QWEN_PIPELINES
+from atelier.config.facts.known_qwen import known_qwen
 from atelier.config.facts.known_sd3 import PIPELINES, known_sd3
+from atelier.config.facts.qwen import INDEX, KINDS, QwenFacts, read_qwen
 from atelier.config.facts.sd3 import SD3Facts, read_sd3
 from atelier.config.paths import from_root, is_directory
 from atelier.config.schema import PolicyConfig, RunConfig
 from atelier.errors import ConfigError
 
-Facts = SD3Facts | JanusFacts
+Facts = SD3Facts | JanusFacts | QwenFacts
 
-_NAMES = {"sd3": "a diffusers pipeline", "janus": "a Janus model"}
+_NAMES = {
+    "sd3": "a diffusers pipeline",
+    "janus": "a Janus model",
+    "qwen": "a Qwen-Image pipeline",
+}
 
 
 def source(policy: PolicyConfig) -> str:
@@ -36,7 +43,9 @@ def read_model_facts(config: RunConfig) -> Facts | None:
     if config.policy.family == "janus":
         _require_janus(name, root)
         return read_janus(root, config)
-    _require_pipeline(name, root)
+    _require_pipeline(name, root, config.policy.family)
+    if config.policy.family == "qwen":
+        return read_qwen(root, config)
     return read_sd3(root, config)
 
 
@@ -55,6 +64,9 @@ def known_facts(config: RunConfig) -> Facts | None:
     if name in PIPELINES:
         _require_family(name, "sd3", config)
         return known_sd3(name, config)
+    if name in QWEN_PIPELINES:
+        _require_family(name, "qwen", config)
+        return known_qwen(name, config)
     if name in MODELS:
         _require_family(name, "janus", config)
         return known_janus(name, config)
@@ -66,18 +78,25 @@ def _require_family(name: str, family: str, config: RunConfig) -> None:
         raise ConfigError(f"{name}: is {_NAMES[family]}; set policy.family: {family}")
 
 
-def _require_pipeline(name: str, root: Path) -> None:
-    if (root / "model_index.json").is_file():
+def _require_pipeline(name: str, root: Path, family: str) -> None:
+    if (root / INDEX).is_file():
+        if family == "sd3" and _is_qwen(root):
+            raise ConfigError(f"{name}: is {_NAMES['qwen']}; set policy.family: qwen")
         return
     file = root / "config.json"
     if file.is_file() and read_json(file).get("model_type") in ("janus", "multi_modality"):
         raise ConfigError(f"{name}: is {_NAMES['janus']}; set policy.family: janus")
-    raise ConfigError(f"{name}: no model_index.json: not a pipeline directory")
+    raise ConfigError(f"{name}: no {INDEX}: not a pipeline directory")
+
+
+def _is_qwen(root: Path) -> bool:
+    return read_json(root / INDEX).get("_class_name") in KINDS
 
 
 def _require_janus(name: str, root: Path) -> None:
-    if (root / "model_index.json").is_file():
-        raise ConfigError(f"{name}: is {_NAMES['sd3']}; set policy.family: sd3")
+    if (root / INDEX).is_file():
+        family = "qwen" if _is_qwen(root) else "sd3"
+        raise ConfigError(f"{name}: is {_NAMES[family]}; set policy.family: {family}")
     if not (root / "config.json").is_file():
         raise ConfigError(f"{name}: no config.json: not a model directory")
     kind = read_json(root / "config.json").get("model_type")

@@ -1,7 +1,7 @@
 """How much memory a rank needs on its device at most, estimated without loading the model.
 
-A rank goes through phases: sd3.py and janus.py say which, and what a family needs in each. What is
-held all the time comes on top of each but the encoding of prompts:
+A rank goes through phases: sd3.py, janus.py and qwen.py say which, and what a family needs in each.
+What is held all the time comes on top of each but the encoding of prompts:
 
     base          what is trained, in policy.base_dtype (float32 where all of it is)
     adapter       4 B x its parameters
@@ -25,9 +25,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from atelier.config.facts.janus import JanusFacts
+from atelier.config.facts.qwen import QwenFacts
 from atelier.config.facts.read import Facts
 from atelier.config.memory.janus import janus_memory
 from atelier.config.memory.parts import engine, shards_of_optimizer, weights
+from atelier.config.memory.qwen import qwen_memory
 from atelier.config.memory.sd3 import sd3_memory
 from atelier.config.schema import RunConfig
 
@@ -67,6 +69,8 @@ def estimate(config: RunConfig, facts: Facts, images: int, actions: int, ranks: 
     kept = images * (2 if config.train.one_step_off else 1)
     if isinstance(facts, JanusFacts):
         own = janus_memory(config, facts, kept, actions)
+    elif isinstance(facts, QwenFacts):
+        own = qwen_memory(config, facts, kept, actions)
     else:
         own = sd3_memory(config, facts, kept, actions, ranks)
     return Memory(

@@ -8,36 +8,33 @@
     image tokenizer   float32
     experience        codes and log-probs of a step's samples, and what they saw of their images
 
-How long rows are, sequences.py says; what a pass over them takes, llama.py. Without gradient
-checkpointing the activations of all layers are there at once. With it a layer's input is kept, and
-one layer is there at a time; autocast's copies of all weights are in the forward pass alone. Logits
-exist for LOGITS_CHUNK tokens at a time. tests/unit/test_janus_plan.py holds it against what is
-allocated on a CPU; no GPU has measured it yet.
+How long rows are, sequences.py says; what a pass over them takes, llama.py and replay.py.
+tests/unit/test_janus_plan.py holds it against what is allocated on a CPU; no GPU has measured it
+yet.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 from atelier.config.facts.janus import JanusFacts
 from atelier.config.memory.llama import LanguageModel
-from atelier.config.memory.parts import Own, copies
-from atelier.config.memory.sequences import Sequences, longest_sequences
+from atelier.config.memory.parts import Own
+from atelier.config.memory.replay import language_copies, largest, replays
+from atelier.config.memory.sequences import longest_sequences
 from atelier.config.schema import RunConfig
 
-LOGITS_CHUNK = 64  # of policies.janus.module.JanusModule
 CODED_TOGETHER = 16  # images, of policies.janus.pixels.BATCH
 _DECODED_TENSORS = 4  # of the image tokenizer's widest activation at the image's full size
 _ENCODED_TENSORS = 6  # the same; transformers keeps the outcome of every level
 _DISTANCES = 3  # tensors, from latents to codes
 _SAMPLED_BYTES = 48  # a logit that is drawn from: guided in float32, summed up in float64
-_LOGIT_TENSORS = 6  # in float32, from a chunk's logits to its log-probs and back
 
 
 def janus_memory(config: RunConfig, facts: JanusFacts, images: int, actions: int) -> Own:
     """See the module. `images` are the samples whose experience is kept."""
     model = LanguageModel.of(config.policy, facts)
+    rows = longest_sequences(config, facts, config.rollout.tokens.log_prob != "conditional")
     return Own(
         held={
             "vision tower": facts.images.vision_parameters * model.held,
@@ -46,8 +43,8 @@ def janus_memory(config: RunConfig, facts: JanusFacts, images: int, actions: int
             **_compiled(config, facts, model),
         },
         phases={
-            "rollout": _largest(*_samplings(config, facts, model), _coding(config, facts)),
-            "replay": _largest(*_replays(config, facts, model)),
+            "rollout": largest(*_samplings(config, facts, model), _coding(config, facts)),
+            "replay": largest(*replays(rows, config, facts)),
         },
     )
 
@@ -64,10 +61,6 @@ def packed_bytes(config: RunConfig, facts: JanusFacts, actions: int) -> int:
         packed += rounds * (8 * images.tokens + 3 * images.pixels)
         packed += 4 * (2 * rounds - 1) * max(images.tokens, limit)  # log-probs as they were drawn
     return packed
-
-
-def _largest(*moments: Mapping[str, int]) -> Mapping[str, int]:
-    return max(moments, key=lambda sizes: sum(sizes.values()))
 
 
 # Held --------------------------------------------------------------------------------------------
@@ -102,7 +95,7 @@ def _samplings(
     and values in any case."""
     execution = config.rollout.tokens.execution
     grows = execution == "dynamic"
-    copied = _copies(config, facts, all_of_them=not model.adapted)
+    copied = language_copies(config, facts, all_of_them=not model.adapted)
     for one in longest_sequences(config, facts, guided=True):
         contexts = one.rows * one.context
         at_first, at_last = (
@@ -126,66 +119,3 @@ def _coding(config: RunConfig, facts: JanusFacts) -> Mapping[str, int]:
     pictures = tensors * images * facts.images.pixels * facts.images.channels * 4
     distances = _DISTANCES * images * facts.images.tokens * facts.codebook * 4 if encodes else 0
     return {"coding of images": max(pictures, distances)}
-
-
-# Replay ------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Segment:
-    """A segment that is replayed, and what its tokens' log-probs take."""
-
-    rows: Sequences
-    logits: int
-    compared: bool  # with a reference
-
-
-def _replays(
-    config: RunConfig, facts: JanusFacts, model: LanguageModel
-) -> Iterator[Mapping[str, int]]:
-    """The moments that may be the worst of a replay."""
-    for rows in longest_sequences(config, facts, config.rollout.tokens.log_prob != "conditional"):
-        segment = _Segment(rows, _logits(rows, model), config.algorithm.beta > 0)
-        if config.policy.gradient_checkpointing:
-            forward, backward = _checkpointed(segment, model)
-            yield _moment(_copies(config, facts, all_of_them=not model.adapted), forward)
-            yield _moment(_copies(config, facts, all_of_them=False), backward)
-        else:
-            yield _moment(_copies(config, facts, all_of_them=True), _whole(segment, model))
-    if not model.adapted:
-        # At the end of a backward pass, before it is added to that of other segments.
-        yield {"gradient of the text's table": 4 * facts.vocabulary * facts.width}
-
-
-def _moment(copied: int, activations: int) -> Mapping[str, int]:
-    return {"16-bit copies": copied, "activations": activations}
-
-
-def _whole(segment: _Segment, model: LanguageModel) -> int:
-    """All layers at once, and the worst of what comes after them."""
-    rows = segment.rows
-    kept = model.layers * model.layer_kept(rows.tokens, rows.length) + model.end_kept(rows.tokens)
-    reference = model.reading(rows.tokens, rows.length) if segment.compared else 0
-    return kept + max(model.end_backward(rows.tokens), segment.logits, reference)
-
-
-def _checkpointed(segment: _Segment, model: LanguageModel) -> tuple[int, int]:
-    """In the forward and in the backward pass."""
-    rows = segment.rows
-    kept = model.inputs_kept(rows.tokens) + model.end_kept(rows.tokens)
-    layer = model.layer_kept(rows.tokens, rows.length) + model.layer_backward(rows.tokens)
-    forward = model.reading(rows.tokens, rows.length)
-    return kept + forward, kept + max(layer, segment.logits)
-
-
-def _logits(rows: Sequences, model: LanguageModel) -> int:
-    """Of one chunk with gradients, and the gradient of the head that makes them."""
-    chunk = min(LOGITS_CHUNK, rows.new) * rows.vocabulary
-    head = 0 if model.adapted else (model.computed + 4) * rows.vocabulary * model.width
-    return chunk * (2 * model.computed * rows.rows + 4 * _LOGIT_TENSORS * rows.samples) + head
-
-
-def _copies(config: RunConfig, facts: JanusFacts, all_of_them: bool) -> int:
-    """The text's table is looked up and not multiplied with."""
-    multiplied = facts.parameters - facts.untrained_parameters - facts.vocabulary * facts.width
-    return copies(config.policy, multiplied, facts.layers, all_of_them)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from atelier.config.facts.janus import JanusFacts
+from atelier.config.facts.base import LanguageFacts
 from atelier.config.policy_parts import DTYPE_BYTES
 from atelier.config.schema import PolicyConfig
 
@@ -37,8 +37,8 @@ class LanguageModel:
     adapted: bool
 
     @classmethod
-    def of(cls, policy: PolicyConfig, facts: JanusFacts) -> LanguageModel:
-        """That of a Janus."""
+    def of(cls, policy: PolicyConfig, facts: LanguageFacts) -> LanguageModel:
+        """That of a policy."""
         adapted = policy.trainable == "lora"
         return cls(
             width=facts.width,

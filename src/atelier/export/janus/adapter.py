@@ -16,7 +16,7 @@ from atelier.export.base import BaseModel
 from atelier.export.janus.base import LANGUAGE_MODEL, BaseJanus
 from atelier.export.lora import read_lora_file, require_scale
 from atelier.export.record import ExportRecord
-from atelier.policies.janus.trainable import language_model_layers
+from atelier.policies.language.adapters import language_model_layers
 
 WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
 PREFIX = "base_model.model."

@@ -13,14 +13,15 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 from transformers import JanusForConditionalGeneration
 from transformers.models.llama.modeling_llama import LlamaModel
 
 from atelier.policies.janus.attention import for_implementation, positions, visible
 from atelier.policies.janus.conversation import IMAGE_SLOT
-from atelier.policies.janus.log_probs import Form, ImageForm, image_log_probs, text_log_probs
+from atelier.policies.janus.log_probs import Form, ImageForm, image_log_probs, is_guided
 from atelier.policies.janus.rows import SEEN_SLOT, Rows
+from atelier.policies.language.log_probs import text_log_probs
+from atelier.policies.language.recomputation import in_chunks, recompute_layers, recomputing
 
 Kind = Literal["image", "text"]
 
@@ -71,10 +72,7 @@ class JanusModule(nn.Module):
         self._logits_chunk = logits_chunk
         self._checkpointing = gradient_checkpointing
         if gradient_checkpointing:
-            # What the library's own switch calls, without its hook on the embeddings.
-            self.language_model._set_gradient_checkpointing(
-                enable=True, gradient_checkpointing_func=partial(checkpoint, use_reentrant=False)
-            )
+            recompute_layers(self.language_model)
         self.eval()
 
     def train(self, mode: bool = True) -> JanusModule:
@@ -99,13 +97,14 @@ class JanusModule(nn.Module):
         The token at place t is predicted at place t - 1, the first one by the end of the context.
         """
         rows, targets, form = segment.rows, segment.targets, segment.form
-        context = self.embed(rows, form.guided)
+        guided = is_guided(form)
+        context = self.embed(rows, guided)
         if segment.constant_context:
             context = context.detach()
         written = self.embed_tokens(targets[:, :-1], segment.kind)
         mask, padding = rows.mask, rows.padding
         seen = torch.cat([mask, mask.new_ones(written.shape[:2])], dim=1)
-        if form.guided:
+        if guided:
             written, seen, padding = (twice(one) for one in (written, seen, padding))
         hidden = self._hidden(torch.cat([context, written], dim=1), seen, padding)
         log_probs = self._log_probs(hidden[:, -targets.shape[1] :], targets, form)
@@ -116,26 +115,13 @@ class JanusModule(nn.Module):
         length = embeddings.shape[1]
         # Without a mask attention is plainly causal, for which there are faster kernels.
         mask = None if bool(seen.all()) else visible(seen, 0, length)
-        # The library recomputes layers in training mode only; they have no dropout.
-        self.language_model.train(self._checkpointing and torch.is_grad_enabled())
-        try:
+        with recomputing(self.language_model, self._checkpointing):
             return self.hidden(embeddings, mask, positions(padding, 0, length))
-        finally:
-            self.language_model.eval()
 
     def _log_probs(self, hidden: Tensor, targets: Tensor, form: Form) -> Tensor:
-        """A chunk of tokens after the other: the logits of all are the largest tensor there is."""
-        count, chunk = targets.shape[1], self._logits_chunk
-        if not torch.is_grad_enabled() or count <= chunk:
-            chunks = range(0, count, chunk)
-            return torch.cat(
-                [_chunk(self, hidden, targets, form, start, chunk) for start in chunks], dim=1
-            )
-        parts = [
-            checkpoint(_chunk, self, hidden, targets, form, start, chunk, use_reentrant=False)
-            for start in range(0, count, chunk)
-        ]
-        return torch.cat(parts, dim=1)
+        """A chunk of tokens after the other."""
+        chunk = partial(_chunk, self, hidden, targets, form)
+        return in_chunks(chunk, targets.shape[1], self._logits_chunk)
 
     def _presence(self, kind: Kind) -> Tensor:
         """Zero, with a gradient of zero for what only segments of the other kind train.
@@ -213,14 +199,11 @@ def _pasted(embeddings: Tensor, slots: Tensor, images: Tensor, guided: bool) -> 
     return embeddings.masked_scatter(slots[..., None], images.to(embeddings.dtype))
 
 
-def _chunk(
-    module: JanusModule, hidden: Tensor, targets: Tensor, form: Form, start: int, size: int
-) -> Tensor:
+def _chunk(module: JanusModule, hidden: Tensor, targets: Tensor, form: Form, part: slice) -> Tensor:
     """Log-probs of some of the targets, by their rows' logits."""
-    part = slice(start, start + size)
     hidden, targets = hidden[:, part], targets[:, part]
     if not isinstance(form, ImageForm):
-        return text_log_probs(module.logits(hidden, "text"), targets, form, start)
+        return text_log_probs(module.logits(hidden, "text"), targets, form, part.start)
     logits = module.logits(hidden, "image")
-    conditional, unconditional = logits.chunk(2) if form.guided else (logits, None)
+    conditional, unconditional = logits.chunk(2) if is_guided(form) else (logits, None)
     return image_log_probs(conditional, unconditional, targets, form)

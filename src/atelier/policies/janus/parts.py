@@ -10,18 +10,15 @@ import numpy as np
 import torch
 from PIL import Image
 
-from atelier.data.ground_truth import ground_truth_image, source_image
-from atelier.data.keys import key
+from atelier.config.policy_parts import Dtype
+from atelier.data.ground_truth import ground_truth_image, required_picture, source_image
 from atelier.data.prompts import Prompt
-from atelier.errors import DataError
-from atelier.policies.base import Sample
 from atelier.policies.janus.conversation import Conversation
 from atelier.policies.janus.log_probs import ImageForm, Sampler
 from atelier.policies.janus.module import JanusModule
 from atelier.policies.janus.pixels import Pixels
 from atelier.policies.janus.sampling import Generation
-
-AUTOCAST_DTYPES = {"float32": None, "bfloat16": torch.bfloat16, "float16": torch.float16}
+from atelier.policies.precision import computing_in
 
 
 @dataclass(frozen=True)
@@ -35,12 +32,11 @@ class Parts:
     sampler: Sampler
     form: ImageForm
     device: torch.device
-    dtype: str
+    dtype: Dtype
 
     def autocast(self) -> AbstractContextManager[None]:
         """The same in rollout and replay."""
-        dtype = AUTOCAST_DTYPES[self.dtype]
-        return torch.autocast(self.device.type, dtype, enabled=dtype is not None)
+        return computing_in(self.dtype, self.device)
 
     def sources(self, prompts: Sequence[Prompt]) -> list[Image.Image]:
         """What is to be edited, as the policy and the rewards see it.
@@ -48,7 +44,8 @@ class Parts:
         Raises:
             DataError: a prompt has no source image.
         """
-        return [self.pixels.cropped(_required(source_image(one), one, "source")) for one in prompts]
+        found = [required_picture(source_image(one), one, "source") for one in prompts]
+        return [self.pixels.cropped(one) for one in found]
 
     def truths(self, prompts: Sequence[Prompt]) -> list[Image.Image]:
         """Ground truth, likewise.
@@ -56,20 +53,8 @@ class Parts:
         Raises:
             DataError: a prompt has none.
         """
-        found = [_required(ground_truth_image(one), one, "ground-truth") for one in prompts]
+        found = [required_picture(ground_truth_image(one), one, "ground-truth") for one in prompts]
         return [self.pixels.cropped(one) for one in found]
-
-
-def _required(image: Image.Image | None, prompt: Prompt, kind: str) -> Image.Image:
-    if image is None:
-        raise DataError(f"prompt {prompt.prompt_id} ({prompt.text[:80]}) has no {kind} image")
-    return image
-
-
-def noise_key(seed: int, step: int, sample: Sample) -> int:
-    """Of all that a sample draws in a step."""
-    rest = (sample.round,) if sample.round else ()
-    return key("tokens", seed, step, sample.index, *rest)
 
 
 def stacked(images: Sequence[Image.Image]) -> np.ndarray:

@@ -26,13 +26,20 @@ from atelier.policies.janus.conversation import Conversation, Phrases
 from atelier.policies.janus.loading import Checkpoint, load
 from atelier.policies.janus.log_probs import ImageForm, Sampler
 from atelier.policies.janus.module import JanusModule, Segment
-from atelier.policies.janus.parts import Parts, noise_key
+from atelier.policies.janus.parts import Parts
 from atelier.policies.janus.pixels import Pixels
-from atelier.policies.janus.replay import Reference
 from atelier.policies.janus.sampling import Generation
 from atelier.policies.janus.shapes.drawing import Drawing
 from atelier.policies.janus.shapes.introspection import Introspection
-from atelier.policies.janus.trainable import require_frozen, train_adapter, train_fully, trained
+from atelier.policies.janus.trainable import (
+    frozen_parts,
+    require_frozen,
+    train_adapter,
+    train_fully,
+)
+from atelier.policies.language.adapters import trained
+from atelier.policies.language.draws import token_key
+from atelier.policies.language.reference import Reference
 
 
 class JanusPolicy:
@@ -53,7 +60,10 @@ class JanusPolicy:
         phrases = Phrases(settings.question, settings.draw_again, config.rollout.editing.wish)
         tokens = config.rollout.tokens
         sampler = Sampler(
-            config.rollout.guidance_scale, tokens.temperature, tokens.top_k, tokens.top_p
+            guidance_scale=config.rollout.guidance_scale,
+            temperature=tokens.temperature,
+            top_k=tokens.top_k,
+            top_p=tokens.top_p,
         )
         parts = Parts(
             module=self._inner,
@@ -118,7 +128,7 @@ class JanusPolicy:
         return trained(self.module)
 
     def prepare_reference(self) -> None:
-        self._reference = Reference(self._inner)
+        self._reference = Reference(self._inner, list(frozen_parts(self._inner).values()))
 
     # Training images -----------------------------------------------------------------------------
 
@@ -128,7 +138,7 @@ class JanusPolicy:
 
     def rollout(self, module: nn.Module, samples: Sequence[Sample]) -> Rollout:
         seed = self._config.train.seed
-        keys = [noise_key(seed, self._step, one) for one in samples]
+        keys = [token_key(seed, self._step, one) for one in samples]
         return self._shape.rollout(module, samples, keys)
 
     def parts(self, rollout: Rollout) -> Iterator[Part]:

@@ -12,18 +12,16 @@ import torch
 from torch import Tensor
 
 from atelier.policies.janus.decoding import Decoder, Execution
-from atelier.policies.janus.draws import token_at, uniforms
 from atelier.policies.janus.log_probs import (
     ImageForm,
     Sampler,
-    TextForm,
     image_log_probs,
-    only,
     sampler_logits,
-    text_log_probs,
 )
 from atelier.policies.janus.module import JanusModule, Kind
 from atelier.policies.janus.rows import Rows
+from atelier.policies.language.draws import token_at, uniforms
+from atelier.policies.language.log_probs import TextForm, only, text_log_probs
 
 ROUNDING = 64  # places: contexts of nearly equal length share a compiled step
 

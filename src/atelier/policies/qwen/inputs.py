@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -43,6 +43,16 @@ class Inputs:
             return arguments
         seen = {"pixel_values": self.pixels, "image_grid_thw": self.grid}
         return {**arguments, **seen, "mm_token_type_ids": self.kinds}
+
+    def followed_by(self, tokens: Tensor) -> Inputs:
+        """The same rows with text [B, N] after them; what is padding in it is no row's own, but
+        comes after all that is."""
+        return replace(
+            self,
+            ids=torch.cat([self.ids, tokens], dim=1),
+            mask=torch.cat([self.mask, torch.ones_like(tokens)], dim=1),
+            kinds=torch.cat([self.kinds, torch.zeros_like(tokens)], dim=1),
+        )
 
 
 def inputs_of(

@@ -20,13 +20,12 @@ from atelier.config.image_size import latent_side
 from atelier.config.schema import RunConfig
 from atelier.data.keys import key
 from atelier.policies.flow.policy import FlowPolicy
+from atelier.policies.precision import computing_in
 from atelier.policies.sd3.conditions import NO_PROMPT, Conditions, PromptEncoder
 from atelier.policies.sd3.decoder import ImageDecoder
 from atelier.policies.sd3.loading import load_image_parts, locate
 from atelier.policies.sd3.lora import add_adapter
 from atelier.policies.sd3.prompts import prompt_encoder
-
-AUTOCAST_DTYPES = {"float32": None, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 class SD3Policy(FlowPolicy):
@@ -168,8 +167,7 @@ class SD3Policy(FlowPolicy):
     def _forward(
         self, module: nn.Module, x: Tensor, timestep: Tensor, conditions: Conditions
     ) -> Tensor:
-        dtype = AUTOCAST_DTYPES[self._policy.dtype]
-        with torch.autocast(self.device.type, dtype, enabled=dtype is not None):
+        with computing_in(self._policy.dtype, self.device):
             output: Any = module(
                 hidden_states=x,
                 timestep=timestep,

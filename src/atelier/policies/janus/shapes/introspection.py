@@ -24,10 +24,11 @@ from atelier.data.keys import key
 from atelier.data.prompts import Prompt
 from atelier.policies.base import Drawings, Rollout, Sample
 from atelier.policies.janus.conversation import Context
-from atelier.policies.janus.log_probs import Sampler, TextForm
+from atelier.policies.janus.log_probs import Sampler
 from atelier.policies.janus.module import Segment
 from atelier.policies.janus.parts import Parts
 from atelier.policies.janus.rows import Drawn, Picture, Rows, Seen, stack
+from atelier.policies.language.log_probs import TextForm
 
 
 @dataclass

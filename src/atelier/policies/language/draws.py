@@ -12,6 +12,15 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from atelier.data.keys import key
+from atelier.policies.base import Sample
+
+
+def token_key(seed: int, step: int, sample: Sample) -> int:
+    """Of all the tokens that a sample draws in a step."""
+    rest = (sample.round,) if sample.round else ()
+    return key("tokens", seed, step, sample.index, *rest)
+
 
 def uniforms(keys: Sequence[int], count: int) -> Tensor:
     """[B, count] float64 in [0, 1), on the CPU. The first ones do not depend on `count`."""

@@ -1,0 +1,75 @@
+"""Which settings of a policy that writes, and of what paints what it wrote, exclude each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+from atelier.config.qwen import TEXT_WINDOW
+from atelier.config.schema import RunConfig
+
+Rejections = Iterator[tuple[str, str]]
+
+# Tokens that reach the transformer beside a completion, at least: one of the user's words, the
+# marks between these and the completion, and the one that ends it.
+LEAST_AROUND = 7
+
+
+def completion_rejections(config: RunConfig) -> Rejections:
+    """Field and reason."""
+    yield from _conditioning_rejections(config)
+    yield from _shuffling_rejections(config)
+    if config.rollout.kind == "edit":
+        painted, coded = config.rollout.environment.dtype, config.policy.vae.dtype
+        if painted != coded:
+            yield (
+                "policy.vae.dtype",
+                f"{coded}, and rollout.environment.dtype is {painted}; a source image goes from "
+                "the one into the other: use the same",
+            )
+
+
+def _conditioning_rejections(config: RunConfig) -> Rejections:
+    conditioning, is_edit = config.rollout.conditioning, config.rollout.kind == "edit"
+    if conditioning.template == "planning" and is_edit:
+        yield (
+            "rollout.conditioning.template",
+            "planning asks for an image from words, and rollout.kind is edit; use stock, or own",
+        )
+    window, tokens = conditioning.window, config.rollout.completion.max_tokens
+    if window > TEXT_WINDOW and not is_edit:
+        yield (
+            "rollout.conditioning.window",
+            f"{window}: the pipeline of text to image takes {TEXT_WINDOW} tokens at most",
+        )
+    if tokens + LEAST_AROUND > window:
+        yield (
+            "rollout.completion.max_tokens",
+            f"{tokens} tokens and a prompt do not fit into rollout.conditioning.window {window}: "
+            f"the last would change nothing in the image; at most {window - LEAST_AROUND}, less "
+            "the longest prompt",
+        )
+
+
+def _shuffling_rejections(config: RunConfig) -> Rejections:
+    """Completions are exchanged between prompts of a batch, so each batch needs two."""
+    evaluation = config.evaluation
+    if evaluation.completions != "shuffled":
+        return
+    counts = {evaluation.prompts}
+    if config.train.evaluate_every:
+        counts.add(evaluation.periodic_prompts)
+    for count in sorted(counts):
+        rows = [row // evaluation.images_of_a_prompt for row in _rows(count, config)]
+        starts = [*range(0, len(rows), evaluation.micro_batch_size), len(rows)]
+        if any(len({*rows[start:end]}) < 2 for start, end in pairwise(starts)):
+            yield (
+                "evaluation.micro_batch_size",
+                f"{evaluation.micro_batch_size}: completions are shuffled among the prompts of a "
+                f"batch, and of {count} prompts with {evaluation.images_of_a_prompt} image(s) each "
+                "a batch would have one prompt only; choose another size, or number of prompts",
+            )
+
+
+def _rows(prompts: int, config: RunConfig) -> range:
+    return range(prompts * config.evaluation.images_of_a_prompt)

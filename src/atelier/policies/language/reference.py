@@ -1,0 +1,47 @@
+"""The log-probs of the policy before training."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from atelier.policies.language.adapters import adapter_off, trained
+
+
+class Reference:
+    """The policy as it was: a frozen copy of what is trained, or the module without its adapter.
+
+    Whatever embeds the context and the targets is the reference's own, too.
+
+    Args:
+        module: gives log-probs of what it is called with.
+        frozen: parts of it that nothing trains; they are shared, not copied.
+    """
+
+    def __init__(self, module: nn.Module, frozen: Sequence[nn.Module]) -> None:
+        self._module = module
+        has_adapter = any("lora_" in name for name in trained(module))
+        self._copy = None if has_adapter else frozen_copy(module, frozen)
+
+    @torch.no_grad()
+    def log_probs(self, segment: Any, module: nn.Module | None = None) -> Tensor:
+        """[B, N] float32.
+
+        Args:
+            segment: what the module takes.
+            module: what an engine wraps the module in, where its parameters are not whole.
+        """
+        if self._copy is not None:
+            return self._copy(segment)
+        with adapter_off(self._module):
+            return (module or self._module)(segment)
+
+
+def frozen_copy(module: nn.Module, frozen: Sequence[nn.Module]) -> nn.Module:
+    """What the module is now, to compare with later; frozen parts are shared, not copied."""
+    reference = copy.deepcopy(module, memo={id(part): part for part in frozen})
+    return reference.requires_grad_(False)

@@ -1,0 +1,259 @@
+"""Qwen-Image's text encoder as a token policy: an action is a token of a completion
+(policies.base.Policy).
+
+It writes a completion to a prompt; a frozen pipeline paints from the hidden states over both, and
+that image is rewarded. The encoder computes in `policy.dtype` under autocast, in the rollout, in
+the replay and for the image alike. Source: spec qwen 1.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+
+import numpy as np
+import torch
+from diffusers import QwenImageEditPlusPipeline, QwenImagePipeline
+from torch import Tensor, nn
+from transformers import Qwen2_5_VLForConditionalGeneration
+
+from atelier.config.schema import RunConfig
+from atelier.data.keys import key
+from atelier.data.prompts import Prompt
+from atelier.errors import ConfigError
+from atelier.policies.base import Part, Replay, Rollout, Sample, scored_rollout
+from atelier.policies.language.adapters import trained
+from atelier.policies.language.draws import token_key
+from atelier.policies.language.reference import Reference
+from atelier.policies.precision import computing_in
+from atelier.policies.qwen.chat import Chat, ChatPrompt
+from atelier.policies.qwen.conditioning import Conditioning
+from atelier.policies.qwen.environment import Sampling
+from atelier.policies.qwen.generation import Completions, completed, write, writing_of
+from atelier.policies.qwen.inputs import Inputs, inputs_of
+from atelier.policies.qwen.loading import (
+    areas_of,
+    load_encoder,
+    load_pipeline,
+    locate,
+    open_environment,
+)
+from atelier.policies.qwen.module import QwenModule, Segment
+from atelier.policies.qwen.noise import noise_keys as image_keys
+from atelier.policies.qwen.painting import Painter, negative_of
+from atelier.policies.qwen.reading import Read, read, require_readable
+from atelier.policies.qwen.shuffling import of_other_prompts
+from atelier.policies.qwen.templates import template_of
+from atelier.policies.qwen.trainable import (
+    frozen_parts,
+    require_frozen,
+    train_adapter,
+    train_fully,
+)
+
+
+class QwenPolicy:
+    """See policies.base.Policy."""
+
+    kl_forms = frozenset({"k3"})
+
+    def __init__(
+        self,
+        encoder: Qwen2_5_VLForConditionalGeneration,
+        pipeline: QwenImagePipeline | QwenImageEditPlusPipeline,
+        config: RunConfig,
+        device: torch.device,
+        prompts: Sequence[str] = (),
+    ) -> None:
+        rollout, evaluation = config.rollout, config.evaluation
+        self._config = config
+        self._device = device
+        self._step = 0
+        self._reference: Reference | None = None
+        self._chat = Chat(pipeline, template_of(rollout.conditioning, pipeline), areas_of(config))
+        conditioning = Conditioning(self._chat, rollout.conditioning.window)
+        _require_kind(self._chat, config)
+        require_readable(prompts, self._chat, conditioning, rollout.completion.max_tokens)
+        self._structure = encoder.config
+        self.module: nn.Module = self._make_module(encoder).to(device)
+        require_frozen(self._inner)
+        vocabulary = self._inner.language_model.embed_tokens.num_embeddings
+        self._writing = writing_of(rollout.completion, self._chat, vocabulary)
+        self._environment = open_environment(pipeline, config, device)
+        guided = max(rollout.guidance_scale, evaluation.guidance_scale) > 1
+        with self._computing():
+            negative = negative_of(self._inner, self._chat, conditioning) if guided else None
+        self._painter = Painter(self._inner, conditioning, self._environment, negative)
+
+    @classmethod
+    def load(
+        cls,
+        config: RunConfig,
+        device: torch.device | str,
+        rank: int = 0,
+        prompts: Sequence[str] = (),
+    ) -> QwenPolicy:
+        """Load a pipeline's directory or hub id.
+
+        Args:
+            prompts: that are known beforehand.
+
+        Raises:
+            ConfigError: there is no such pipeline, its parts do not fit together, or a prompt
+                leaves no room for a completion.
+            DataError: a prompt has marks of the language model.
+        """
+        directory = locate(config.policy)
+        encoder = load_encoder(directory, config.policy)
+        pipeline = load_pipeline(directory, config)
+        return cls(encoder, pipeline, config, torch.device(device), prompts)
+
+    @property
+    def _inner(self) -> QwenModule:
+        assert isinstance(self.module, QwenModule)
+        return self.module
+
+    def _computing(self) -> AbstractContextManager[None]:
+        return computing_in(self._config.policy.dtype, self._device)
+
+    def _make_module(
+        self, encoder: Qwen2_5_VLForConditionalGeneration, seed: bool = True
+    ) -> QwenModule:
+        policy = self._config.policy
+        module = QwenModule(encoder, policy.gradient_checkpointing)
+        if policy.trainable == "lora":
+            lora = policy.lora
+            chosen = key("lora", self._config.train.seed) if seed else None
+            train_adapter(module, lora.rank, lora.alpha, lora.target_modules, chosen)
+        else:
+            train_fully(module)
+        return module
+
+    def fresh_module(self) -> nn.Module:
+        with torch.device("meta"):
+            encoder = Qwen2_5_VLForConditionalGeneration(self._structure)
+            return self._make_module(encoder, seed=False)
+
+    def trainable(self) -> dict[str, nn.Parameter]:
+        return trained(self.module)
+
+    def prepare_reference(self) -> None:
+        self._reference = Reference(self._inner, list(frozen_parts(self._inner).values()))
+
+    # Training images -----------------------------------------------------------------------------
+
+    def begin_step(self, step: int) -> Mapping[str, float]:
+        self._step = step
+        return {}
+
+    def rollout(self, module: nn.Module, samples: Sequence[Sample]) -> Rollout:
+        config, seed = self._config.rollout, self._config.train.seed
+        prompts = self._read([one.prompt for one in samples])
+        keys = [token_key(seed, self._step, one) for one in samples]
+        noise = image_keys(seed, self._step, samples, config.shared_start)
+        sampling = Sampling(config.num_inference_steps, config.guidance_scale)
+        with self._computing():
+            written = self._write(prompts, keys)
+            own = written.own()
+            images = self._painter.paint(prompts, own, noise, sampling)
+        return replace(
+            self._rollout(samples, prompts, written),
+            images=images,
+            sources=[one.source for one in prompts if one.source is not None] or None,
+            completions=[self._chat.text(tokens) for tokens in own],
+        )
+
+    def _rollout(
+        self, samples: Sequence[Sample], prompts: Sequence[Read], written: Completions
+    ) -> Rollout:
+        """Without images."""
+        count = written.tokens.shape[1]
+        record = {"prompts": [one.chat for one in prompts], "tokens": written.tokens}
+        return replace(
+            scored_rollout(samples, count, written.log_probs, record),
+            segments=(slice(0, count),),
+            longest=(self._writing.limit,),
+            mask=written.mask,
+            ended=written.ended[:, None],
+        )
+
+    def parts(self, rollout: Rollout) -> Iterator[Part]:
+        """All tokens are predicted at once."""
+        yield Part(slice(0, rollout.actions))
+
+    def replay(
+        self, module: nn.Module, rollout: Rollout, part: Part, with_reference: bool
+    ) -> Replay:
+        inputs = self._inputs(rollout.record["prompts"])
+        segment = Segment(inputs, rollout.record["tokens"], self._writing.form)
+        with self._computing():
+            log_prob = module(segment)
+            if not with_reference:
+                return Replay(log_prob)
+            assert self._reference is not None  # prepared before training
+            reference = self._reference.log_probs(segment, module)
+        return Replay(log_prob, {"log_prob": log_prob, "reference_log_prob": reference})
+
+    def pack(self, rollout: Rollout) -> Mapping[str, Tensor]:
+        assert rollout.old_log_probs is not None  # as rollout() makes it
+        return {"tokens": rollout.record["tokens"], "old_log_probs": rollout.old_log_probs}
+
+    def unpack(self, samples: Sequence[Sample], tensors: Mapping[str, Tensor]) -> Rollout:
+        written = completed(tensors["tokens"], tensors["old_log_probs"], self._writing.end)
+        return self._rollout(samples, self._read([one.prompt for one in samples]), written)
+
+    def _read(self, prompts: Sequence[Prompt]) -> list[Read]:
+        return read(prompts, self._chat, self._environment.side)
+
+    def _inputs(self, prompts: Sequence[ChatPrompt]) -> Inputs:
+        return inputs_of(self._chat, prompts, side="left", device=self._device)
+
+    def _write(self, prompts: Sequence[Read], keys: Sequence[int]) -> Completions:
+        inputs = self._inputs([one.chat for one in prompts])
+        return write(self._inner.encoder, inputs, keys, self._writing)
+
+    # Evaluation images ---------------------------------------------------------------------------
+
+    def generate(
+        self, module: nn.Module, prompts: Sequence[Prompt], noise_keys: Sequence[int]
+    ) -> np.ndarray:
+        """Images of what evaluation.completions says, each completion drawn by its image's key."""
+        config = self._config.evaluation
+        sampling = Sampling(config.num_inference_steps, config.guidance_scale)
+        read, size = self._read(prompts), config.micro_batch_size
+        chunks = [slice(start, start + size) for start in range(0, len(read), size)]
+        with self._computing():
+            written = self._evaluated(prompts, read, noise_keys, chunks)
+            images = [
+                self._painter.paint(
+                    read[one], None if written is None else written[one], noise_keys[one], sampling
+                )
+                for one in chunks
+            ]
+        return np.concatenate(images)
+
+    def _evaluated(
+        self,
+        prompts: Sequence[Prompt],
+        read: Sequence[Read],
+        noise_keys: Sequence[int],
+        chunks: Sequence[slice],
+    ) -> list[list[int]] | None:
+        """Each row's completion in tokens; None where there are to be none."""
+        which = self._config.evaluation.completions
+        if which == "none":
+            return None
+        keys = [key("completion", one) for one in noise_keys]
+        written = [own for one in chunks for own in self._write(read[one], keys[one]).own()]
+        return of_other_prompts(written, prompts) if which == "shuffled" else written
+
+
+def _require_kind(chat: Chat, config: RunConfig) -> None:
+    """Raises ConfigError where the pipeline does something else than rollout.kind says."""
+    kind = "edit" if chat.edits else "draw"
+    if config.rollout.kind != kind:
+        raise ConfigError(
+            f"rollout.kind: {config.rollout.kind}, and {config.policy.path} is a pipeline for "
+            f"{'edits' if chat.edits else 'text to image'}; use {kind}"
+        )

@@ -1,0 +1,63 @@
+"""What must not change a training run of a policy that writes: ranks, a kill."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+import pytest
+from transformers import Qwen2_5_VLForConditionalGeneration
+
+from atelier.tracking.run_directory import RunDirectory
+from tests.support.finished_runs import assert_equal, final, kill_after_a_step, largest
+from tests.support.random_qwen import Kind
+from tests.support.runs import make_qwen_run, metrics, random_qwen_pipeline, train
+
+PROPORTIONAL = "train.adam_epsilon=1e-3"
+AHEAD = ("train.one_step_off=true", "train.in_flight=store")
+ADAPTER = ("policy.trainable=lora", "policy.lora={rank: 4, alpha: 8}")
+SETTINGS: dict[str, tuple[Kind, int, tuple[str, ...]]] = {
+    "draw": ("text", 1, ()),
+    "draw-2": ("text", 2, ()),
+    "edit-ahead": ("edit", 1, (*AHEAD, *ADAPTER, "rollout.guidance_scale=2")),
+}
+
+
+def make(folder: Path, setting: str) -> tuple[RunDirectory, int]:
+    kind, processes, overrides = SETTINGS[setting]
+    return make_qwen_run(folder, kind, (*overrides, PROPORTIONAL)), processes
+
+
+@pytest.fixture(scope="module", name="undisturbed")
+def _undisturbed(tmp_path_factory: pytest.TempPathFactory):
+    """A finished run of a setting, trained once for all tests that look at it."""
+
+    @functools.cache
+    def finished(setting: str) -> RunDirectory:
+        run, processes = make(tmp_path_factory.mktemp(setting), setting)
+        train(run, processes)
+        return run
+
+    return finished
+
+
+def test_two_ranks_give_the_weights_of_one(undisturbed) -> None:
+    one, other = final(undisturbed("draw")), final(undisturbed("draw-2"))
+    folder = random_qwen_pipeline("text") / "text_encoder"
+    untrained = Qwen2_5_VLForConditionalGeneration.from_pretrained(folder).state_dict()
+    names = {name: name.removeprefix("encoder.") for name in one.weights}
+    moved = largest(one.weights[name] - untrained[bare] for name, bare in names.items())
+    differ = largest(value - one.weights[name] for name, value in other.weights.items())
+    assert one.weights.keys() == other.weights.keys()
+    assert moved > 0
+    assert differ <= min(2e-5, moved / 20), f"weights moved {moved} and differ by {differ}"
+
+
+@pytest.mark.parametrize("setting", ["draw", "edit-ahead"])
+def test_killed_and_resumed_equals_undisturbed(undisturbed, tmp_path: Path, setting: str) -> None:
+    whole = undisturbed(setting)
+    killed, processes = make(tmp_path, setting)
+    kill_after_a_step(killed, processes)
+    train(killed, processes)
+    assert_equal(final(whole), final(killed))
+    assert metrics(whole) == metrics(killed)

@@ -1,0 +1,262 @@
+"""What the planner says of Qwen-Image, beside what the policy does: a small one of the real
+classes."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from atelier.cli.application import application
+from atelier.config.facts.qwen import QwenFacts
+from atelier.config.facts.read import known_facts, read_model_facts
+from atelier.config.memory.estimate import Memory, estimate
+from atelier.config.memory.qwen import packed_completion_bytes
+from atelier.config.memory_advice import GIBIBYTE, fitting
+from atelier.config.plan import Plan, plan
+from atelier.config.resolve import resolve
+from atelier.config.schema import RunConfig
+from atelier.config.work import Work, work
+from atelier.data.prompts import Prompt
+from atelier.data.scenes import sample_scene, to_dict
+from atelier.errors import PlanError
+from atelier.policies.base import Sample
+from atelier.policies.qwen.policy import QwenPolicy
+from tests.support.random_qwen import SIDE, Kind, save_pipeline
+
+ADAPTER = ("policy.trainable=lora", "policy.lora.rank=4")
+QWEN = (
+    "policy.family=qwen",
+    "algorithm.kl=k3",
+    "rollout.completion.max_tokens=10",
+    "rollout.num_inference_steps=2",
+    "export.weights=ema",
+)
+SMALL = (f"policy.resolution={SIDE}", "launch.device=cpu")
+EDITS = (
+    "rollout.kind=edit",
+    "data.scene_task=edit",
+    "data.scene_kind=shapes",
+    "evaluation.suite=editing",
+    "rewards={ocr: null, jpeg_compressibility: {weight: 1}}",
+    "rollout.environment={condition_side: 64, reference_side: 64}",
+)
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("qwen")
+    kinds: tuple[Kind, ...] = ("text", "edit")
+    return {kind: save_pipeline(root / kind, kind) for kind in kinds}
+
+
+def configured(folder: Path | str, *overrides: str) -> RunConfig:
+    settings = [f"policy.path={folder}", *QWEN, *overrides]
+    return resolve("tiny/base", settings, Path(os.devnull))
+
+
+def published(*overrides: str) -> RunConfig:
+    large = ["policy.dtype=bfloat16", "policy.base_dtype=bfloat16", "policy.trainable=lora"]
+    large += ["policy.lora={rank: 128, alpha: 256}", "rollout.environment.dtype=bfloat16"]
+    large += ["rollout.completion.max_tokens=512", "policy.gradient_checkpointing=true"]
+    return configured("Qwen/Qwen-Image", *large, *overrides)
+
+
+def facts_of(config: RunConfig) -> QwenFacts:
+    facts = read_model_facts(config)
+    assert isinstance(facts, QwenFacts)
+    return facts
+
+
+def samples() -> list[Sample]:
+    scene = to_dict(sample_scene(random.Random(0), "shapes"))
+    prompts = [Prompt(index, 0, "a red circle", {"source_scene": scene}) for index in range(2)]
+    return [Sample(index, index, prompt) for index, prompt in enumerate(prompts)]
+
+
+@pytest.mark.parametrize("settings", [(), ADAPTER])
+@pytest.mark.parametrize("kind", ["text", "edit"])
+def test_a_policy_is_what_the_plan_says(
+    kind: str, settings: tuple[str, ...], folders: dict[str, Path]
+) -> None:
+    of_kind = EDITS if kind == "edit" else ()
+    config = configured(folders[kind], *SMALL, *of_kind, *settings)
+    facts = facts_of(config)
+    policy = QwenPolicy.load(config, "cpu")
+    assert sum(one.numel() for one in policy.trainable().values()) == facts.trained(config)
+    assert (facts.kind == "edit") == (kind == "edit")
+    policy.begin_step(1)
+    rollout = policy.rollout(policy.module, samples())
+    each = work(config, facts)
+    assert rollout.longest == (each.actions,)
+    assert len(list(policy.parts(rollout))) == each.replay
+    packed = sum(one.numel() * one.element_size() for one in policy.pack(rollout).values())
+    assert packed == 2 * packed_completion_bytes(rollout.actions)
+
+
+def test_a_completion_is_drawn_token_by_token_and_painted_step_by_step() -> None:
+    guided = work(published("rollout.guidance_scale=4", "evaluation.num_inference_steps=50"), None)
+    assert guided == Work(
+        actions=512,
+        images=1,
+        rollout=512,
+        replay=1,
+        evaluation=512,
+        painting=2 * 2,
+        evaluation_painting=50,
+    )
+    assert work(published("evaluation.completions=none"), None).evaluation == 0
+
+
+def planned(*overrides: str) -> Plan:
+    return plan(published(*overrides))
+
+
+def test_a_plan_counts_what_is_painted() -> None:
+    """60 steps of 12 prompts with 16 images each; 256 prompts before and after, 64 three times."""
+    made = planned("evaluation.num_inference_steps=5")
+    assert made.acts_by_tokens
+    assert made.rollout_passes == 60 * 192 * 512
+    assert made.painting_passes == 60 * 192 * 2 + (2 * 256 + 3 * 64) * 5
+    said = CliRunner().invoke(
+        application, ["plan", "--recipe", "tiny/base", "--params", os.devnull]
+    )
+    assert "painting" not in said.output
+
+
+def test_the_memory_of_a_published_pipeline_is_mostly_what_is_frozen() -> None:
+    """41 GB of the transformer and 15 GB of the language model (spec qwen 1.7)."""
+    held = _memory(published()).held
+    assert held["frozen transformer"] / 1e9 == pytest.approx(40.9, abs=0.1)
+    assert held["base"] / 1e9 == pytest.approx(15.2, abs=0.1)
+    assert held["negative prompt"] == 0
+    assert _memory(published("rollout.environment.dtype=float32")).held["frozen transformer"] == (
+        2 * held["frozen transformer"]
+    )
+
+
+def _memory(config: RunConfig) -> Memory:
+    facts = known_facts(config)
+    assert facts is not None
+    return estimate(config, facts, config.rollout.micro_batch_size, 512, ranks=1)
+
+
+@pytest.mark.parametrize(
+    ("more", "phase"),
+    [
+        ("rollout.completion.max_tokens=900", "replay"),
+        ("rollout.micro_batch_size=24", "replay"),
+        ("policy.gradient_checkpointing=false", "replay"),
+        ("rollout.environment.micro_batch_size=32", "rollout"),
+    ],
+)
+def test_what_takes_more_memory(more: str, phase: str) -> None:
+    found, usual = (
+        sum(_memory(one).phases[phase].values()) for one in (published(more), published())
+    )
+    assert found > 1.2 * usual
+
+
+def test_guided_edits_keep_a_copy_of_the_encoder_where_all_of_it_is_trained() -> None:
+    edits = ("policy.path=Qwen/Qwen-Image-Edit-2509", *EDITS, "policy.vae.dtype=bfloat16")
+    edits += ("rollout.environment.dtype=bfloat16",)
+    full = ("policy.trainable=full", "policy.base_dtype=float32")
+    copied = _memory(published(*edits, *full, "rollout.guidance_scale=4"))
+    assert copied.held["negative prompt"] == copied.held["base"]
+    assert _memory(published(*edits, *full)).held["negative prompt"] == 0
+    assert _memory(published(*edits, "rollout.guidance_scale=4")).held["negative prompt"] == 0
+
+
+def test_what_makes_it_fit() -> None:
+    config = published("rollout.environment.dtype=float32", "policy.vae.slicing=true")
+    lines = fitting(config, 100)
+    assert lines[0].startswith("does not fit 100 GiB")
+    assert any("rollout.environment.dtype=bfloat16" in line for line in lines[1:])
+    assert _memory(published("policy.vae.slicing=true")).peak < 100 * GIBIBYTE
+
+
+REFUSED = [
+    (("rollout.kind=introspect",), "rollout.kind: introspect is for policy.family janus"),
+    (("algorithm.name=nft",), "algorithm.name: nft is for policy.family sd3"),
+    (("algorithm.beta=0.1", "algorithm.kl=velocity"), "algorithm.kl: velocity is for"),
+    (("algorithm.kl_placement=reward",), "algorithm.kl_placement: the KL of tokens"),
+    (("algorithm.ground_truth.enabled=true", "data.scene_pairs=0.5"), "ground_truth.enabled: is"),
+    (("policy.layout=x/y",), "policy.layout: is for policy.family janus"),
+    (("launch.engine=deepspeed", "launch.zero_stage=3"), "launch.zero_stage: 3 would gather"),
+    (("rollout.conditioning.window=2000",), "rollout.conditioning.window: 2000: the pipeline of"),
+    (("rollout.completion.max_tokens=1020",), "rollout.completion.max_tokens: 1020 tokens and"),
+    (("rollout.kind=edit",), "rollout.kind: edit needs training prompts that are edits"),
+    (
+        (*EDITS, "rollout.conditioning.template=planning"),
+        "rollout.conditioning.template: planning asks for an image from words",
+    ),
+    ((*EDITS, "policy.vae.dtype=float16"), "policy.vae.dtype: float16, and rollout.environment"),
+    (
+        ("evaluation.completions=shuffled", "evaluation.micro_batch_size=1"),
+        "evaluation.micro_batch_size: 1: completions are shuffled",
+    ),
+    (
+        ("evaluation.completions=shuffled", "evaluation.prompts=33"),
+        "of 33 prompts with 1 image(s) each",
+    ),
+    (
+        ("evaluation.completions=shuffled", "evaluation.images_per_prompt=16"),
+        "evaluation.micro_batch_size: 16: completions are shuffled",
+    ),
+]
+
+
+@pytest.mark.parametrize(("overrides", "reason"), REFUSED)
+def test_what_cannot_work_is_refused(
+    overrides: tuple[str, ...], reason: str, folders: dict[str, Path]
+) -> None:
+    with pytest.raises(PlanError) as caught:
+        plan(configured(folders["text"], *SMALL, *overrides))
+    assert reason in str(caught.value)
+
+
+def test_a_pipeline_is_told_what_it_is(folders: dict[str, Path]) -> None:
+    with pytest.raises(PlanError, match=r"rollout\.kind: draw, and .* use edit"):
+        plan(configured(folders["edit"], *SMALL))
+    with pytest.raises(PlanError, match=r"is a Qwen-Image pipeline; set policy\.family: qwen"):
+        plan(configured(folders["text"], *SMALL, "policy.family=sd3", "algorithm.kl=velocity"))
+    with pytest.raises(PlanError, match=r"is a Qwen-Image pipeline; set policy\.family: qwen"):
+        plan(configured("Qwen/Qwen-Image", "policy.family=janus"))
+    with pytest.raises(PlanError, match="_class_name is StableDiffusion3Pipeline"):
+        plan(configured("assets/tiny-sd3", *SMALL))
+    with pytest.raises(PlanError, match="fc9 names no linear layer of the text encoder's"):
+        plan(configured(folders["text"], *SMALL, *ADAPTER, "policy.lora.target_modules=[fc9]"))
+
+
+def test_an_adapter_is_on_the_attention_where_nothing_else_is_said() -> None:
+    assert published().policy.lora.target_modules == ["q_proj", "k_proj", "v_proj", "o_proj"]
+
+
+@pytest.mark.parametrize(
+    ("override", "does_nothing"),
+    [
+        ("rollout.noise_level=0.3", True),
+        ("rollout.tokens.top_k=5", True),
+        ("policy.text.dtype=bfloat16", True),
+        ("rollout.environment.condition_side=512", True),
+        ("rollout.editing.wish=Go.", True),
+        ("rollout.shared_start=true", False),
+        ("policy.vae.slicing=true", False),
+        ("rollout.completion.top_k=5", False),
+        ("algorithm.mask_truncated=true", False),
+    ],
+)
+def test_what_does_nothing_is_said(override: str, does_nothing: bool) -> None:
+    warnings = [one for one in planned(override).warnings if "does nothing here" in one]
+    section = ".".join(override.partition("=")[0].split(".")[:2])
+    assert any(one.startswith(section) for one in warnings) == does_nothing, warnings
+
+
+def test_settings_of_writing_do_nothing_for_other_policies() -> None:
+    overrides = ["rollout.completion.top_k=5", "evaluation.completions=none"]
+    warnings = plan(resolve("tiny/base", overrides, Path(os.devnull))).warnings
+    for key in ("rollout.completion", "evaluation.completions"):
+        assert any(one.startswith(f"{key}: does nothing here") for one in warnings), warnings

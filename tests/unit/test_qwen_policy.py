@@ -1,0 +1,246 @@
+"""The policy that writes for Qwen-Image: what it reads, writes, paints, and refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+import torch
+
+from atelier.config.schema import RunConfig
+from atelier.data.ground_truth import source_image
+from atelier.data.keys import key
+from atelier.data.prompts import Prompt
+from atelier.data.scenes import Scene, SceneObject, to_dict
+from atelier.errors import ConfigError, DataError
+from atelier.policies.base import Rollout, Sample
+from atelier.policies.language.adapters import trained
+from atelier.policies.qwen.environment import Sampling
+from atelier.policies.qwen.noise import latents
+from atelier.policies.qwen.policy import QwenPolicy
+from atelier.policies.qwen.shuffling import of_other_prompts
+from tests.support.random_qwen import END, SIDE, Kind, build_pipeline
+
+COLOURS = ("red", "blue", "green")
+PROMPTS = [
+    Prompt(
+        number,
+        0,
+        f"a {colour} circle",
+        {"source_scene": to_dict(Scene((SceneObject("square", colour, (1, 1)),)))},
+    )
+    for number, colour in enumerate(COLOURS)
+]
+ADAPTER = {"trainable": "lora", "lora": {"rank": 4, "alpha": 8}}
+TOKENS = 12
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+def make(
+    opened: Kind = "text",
+    texts: Sequence[str] = (),
+    policy: dict | None = None,
+    evaluation: dict | None = None,
+    **rollout: object,
+) -> QwenPolicy:
+    sections = {
+        "policy": {"family": "qwen", "resolution": SIDE, **(policy or {})},
+        "rollout": {
+            "kind": "edit" if opened == "edit" else "draw",
+            "num_inference_steps": 2,
+            "completion": {"max_tokens": TOKENS},
+            "environment": {"condition_side": 64, "reference_side": 64},
+            **rollout,
+        },
+        "evaluation": {"num_inference_steps": 2, **(evaluation or {})},
+        "algorithm": {"kl": "k3"},
+    }
+    own = build_pipeline(opened)
+    config = RunConfig.model_validate(sections)
+    return QwenPolicy(own.text_encoder, own, config, torch.device("cpu"), texts)
+
+
+def rolled_out(policy: QwenPolicy, prompts: Sequence[Prompt] = PROMPTS) -> Rollout:
+    policy.begin_step(1)
+    samples = [Sample(index, index, prompt) for index, prompt in enumerate(prompts)]
+    return policy.rollout(policy.module, samples)
+
+
+# What is written --------------------------------------------------------------------------------
+
+
+def test_a_rollout_says_what_was_written_and_how_it_ended() -> None:
+    policy = make()
+    with torch.no_grad():
+        policy.module.encoder.lm_head.weight[END] *= 2
+    rollout = rolled_out(policy, [PROMPTS[0]] * 16)
+    assert rollout.ended is not None
+    assert rollout.mask is not None
+    assert 2 < int(rollout.ended.sum()) < 15
+    assert rollout.longest == (TOKENS,)
+    assert rollout.completions is not None
+    for row, words in enumerate(rollout.completions):
+        tokens = rollout.record["tokens"][row][rollout.mask[row]].tolist()
+        assert words == policy._chat.text(tokens)
+        assert "<|" not in words
+    cut = rollout.without_truncated()
+    assert torch.equal(cut.mask.any(1), rollout.ended[:, 0])
+
+
+def test_every_sample_of_every_step_writes_something_else() -> None:
+    policy = make()
+    samples = [Sample(index, 0, PROMPTS[0]) for index in range(4)]
+    written = set()
+    for step in (1, 2):
+        policy.begin_step(step)
+        written |= set(policy.rollout(policy.module, samples).completions or ())
+    assert len(written) == 8
+
+
+def test_an_edit_shows_rewards_what_the_policy_saw() -> None:
+    rollout = rolled_out(make("edit"))
+    assert rollout.sources is not None
+    for one, prompt in zip(rollout.sources, PROMPTS, strict=True):
+        assert one.size == (SIDE, SIDE)
+        whole = source_image(prompt)
+        assert whole is not None
+        near = np.asarray(whole.resize((SIDE, SIDE))).astype(int) - np.asarray(one)
+        assert np.abs(near).mean() < 4
+    assert rolled_out(make()).sources is None
+
+
+def test_a_prompt_is_read_alike_before_a_completion_and_for_the_image() -> None:
+    """Also its source image: the same tokens and pixels, and the same text before it."""
+    policy = make("edit")
+    seen = []
+    conditioning = policy._painter._conditioning
+
+    def watching(encoder, prompts, completions=None):
+        seen.extend(zip(prompts, completions, strict=True))
+        return conditioning(encoder, prompts, completions)
+
+    policy._painter._conditioning = watching
+    rollout = rolled_out(policy)
+    for row, (prompt, completion) in enumerate(seen):
+        assert prompt is rollout.record["prompts"][row]
+        assert "Picture 1: " in policy._chat.tokenizer.decode(prompt.ids)
+        assert prompt.image > 0
+        own = rollout.record["tokens"][row][rollout.mask[row]].tolist()
+        assert list(completion) == own
+
+
+def test_16_bits_compute_and_train() -> None:
+    held = {"dtype": "bfloat16", "base_dtype": "bfloat16", **ADAPTER}
+    policy = make(policy=held)
+    policy.prepare_reference()
+    rollout = rolled_out(policy)
+    (part,) = policy.parts(rollout)
+    replay = policy.replay(policy.module, rollout, part, with_reference=True)
+    assert replay.log_prob.dtype == torch.float32
+    gap = (replay.log_prob.detach() - rollout.old_log_probs)[rollout.mask].abs()
+    assert float(gap.mean()) < 0.05
+    replay.log_prob.sum().backward()
+    assert all(one.grad is not None for one in policy.trainable().values())
+    assert all(one.dtype == torch.float32 for one in policy.trainable().values())
+
+
+# What is painted --------------------------------------------------------------------------------
+
+
+def test_without_a_completion_it_is_the_plain_pipeline() -> None:
+    """Prompt, negative prompt and guidance as diffusers' own: 2 grey levels of rounding."""
+    policy = make(evaluation={"completions": "none", "guidance_scale": 3.0})
+    ours = policy.generate(policy.module, PROMPTS, [5, 6, 7])
+    plain = build_pipeline("text")
+    expected = plain(
+        prompt=[one.text for one in PROMPTS],
+        negative_prompt=[" "] * 3,
+        true_cfg_scale=3.0,
+        num_inference_steps=2,
+        height=SIDE,
+        width=SIDE,
+        latents=latents([5, 6, 7], 16, SIDE // 8, SIDE // 8),
+        max_sequence_length=1024,
+        output_type="np",
+    ).images
+    assert np.abs((expected * 255).round() - ours).max() <= 2
+
+
+def test_a_completion_changes_the_image() -> None:
+    images = {}
+    for which in ("own", "none", "shuffled"):
+        policy = make(evaluation={"completions": which, "micro_batch_size": 3})
+        images[which] = policy.generate(policy.module, PROMPTS, [5, 6, 7]).astype(int)
+    pairs = (("own", "none"), ("own", "shuffled"), ("none", "shuffled"))
+    for one, other in pairs:
+        for ours, theirs in zip(images[one], images[other], strict=True):
+            assert np.abs(ours - theirs).max() > 2, (one, other)
+
+
+def test_shuffled_completions_are_those_of_the_next_prompt() -> None:
+    words = ["a0", "a1", "b0", "b1", "c0"]
+    prompts = [PROMPTS[0], PROMPTS[0], PROMPTS[1], PROMPTS[1], PROMPTS[2]]
+    assert of_other_prompts(words, prompts) == ["b0", "b1", "c0", "c0", "a0"]
+    with pytest.raises(ConfigError, match=r"evaluation\.completions: shuffled"):
+        of_other_prompts(words[:2], prompts[:2])
+
+
+def test_evaluation_draws_by_its_own_keys() -> None:
+    """The completion of an evaluation image is drawn by a key of its own: noise and words are not
+    the same random numbers."""
+    policy = make()
+    read = policy._read(PROMPTS[:1])
+    written = policy._write(read, [key("completion", 5)]).own()
+    expected = policy._painter.paint(read, written, [5], Sampling(2))
+    assert np.array_equal(policy.generate(policy.module, PROMPTS[:1], [5]), expected)
+
+
+@pytest.mark.parametrize(("kind", "how"), [("text", {}), ("edit", {}), ("edit", ADAPTER)])
+def test_guidance_leads_away_from_what_the_untrained_encoder_sees(kind: Kind, how: dict) -> None:
+    """However far it was trained since, or even before the first image."""
+    policy = make(kind, policy=how, guidance_scale=3.0)
+    source = policy._read(PROMPTS)[0].source
+    untrained = make(kind, policy=how, guidance_scale=3.0)._painter._negative.of(source)
+    with torch.no_grad():
+        for parameter in trained(policy.module).values():
+            parameter += 0.1
+    found = policy._painter._negative.of(source)
+    torch.testing.assert_close(found.embeds, untrained.embeds, atol=1e-6, rtol=0)
+
+
+def test_the_transformer_stays_what_it_was() -> None:
+    policy = make()
+    rollout = rolled_out(policy)
+    (part,) = policy.parts(rollout)
+    policy.replay(policy.module, rollout, part, with_reference=False).log_prob.sum().backward()
+    policy._environment.require_unchanged()
+    assert not any(one.requires_grad for one in policy._environment._transformer.parameters())
+
+
+# What is refused --------------------------------------------------------------------------------
+
+
+def test_prompts_that_are_known_are_refused_before_anything_is_computed() -> None:
+    make(texts=["a red circle"])
+    with pytest.raises(ConfigError, match=r"rollout\.completion\.max_tokens: 12, and beside"):
+        make(texts=["red " * 300])
+    with pytest.raises(DataError, match=r"<\|im_end\|>"):
+        make(texts=["a circle<|im_end|>"])
+    with pytest.raises(DataError, match=r"<\|image_pad\|>"):
+        make("edit", texts=["<|image_pad|>"])
+
+
+def test_a_pipeline_of_another_kind_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"rollout\.kind: edit, .* text to image; use draw"):
+        make("text", kind="edit")
+
+
+def test_an_edit_needs_its_source() -> None:
+    policy = make("edit")
+    with pytest.raises(DataError, match=r"prompt 9 .* has no source image"):
+        rolled_out(policy, [Prompt(9, 0, "make it red", {})])
