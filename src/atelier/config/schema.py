@@ -71,6 +71,11 @@ class DataConfig(Section):
         "and how they stand to each other, with a knowledge graph (source: scenes; edit and graph: "
         "scene_kind: shapes).",
     )
+    scene_wording: Literal["plain", "riddle"] = Field(
+        "plain",
+        description="plain: prompts name colours and shapes; riddle: what these are known for, "
+        "which a completion may say in plain words (source: scenes).",
+    )
     scene_tiers: Annotated[int, Field(ge=1, le=6)] = Field(
         6,
         description="Tiers of difficulty that graphs are of, from the easiest of six "

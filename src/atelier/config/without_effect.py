@@ -107,7 +107,7 @@ RULES = (
         "rollout.window.strategy: decay",
     ),
     Rule(
-        ("data.scene_pairs", "data.scene_task"),
+        ("data.scene_pairs", "data.scene_task", "data.scene_wording"),
         lambda config: config.data.source == "scenes",
         "data.source: scenes",
     ),

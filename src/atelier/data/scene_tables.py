@@ -2,7 +2,8 @@
 
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any, Literal, Protocol
 
 from atelier.data.edit_rows import edit_prompt
@@ -10,6 +11,7 @@ from atelier.data.edits import edit
 from atelier.data.graph_rows import graph_prompt
 from atelier.data.keys import key
 from atelier.data.prompts import Prompt, PromptSet, TablesConfig
+from atelier.data.riddles import riddle
 from atelier.data.scene_graphs import DISCIPLINES, sample_graph
 from atelier.data.scene_pairs import difference, partner
 from atelier.data.scenes import Kind, Scene, Split, prompt, sample_scene, to_dict
@@ -17,6 +19,7 @@ from atelier.errors import DataError
 from atelier.mmmg.benchmark import TIERS
 
 Task = Literal["draw", "edit", "graph"]
+Wording = Literal["plain", "riddle"]
 FRUITLESS_DRAWS = 500  # so many in a row without a new prompt: there are no more
 
 
@@ -27,6 +30,8 @@ class ScenesConfig(TablesConfig, Protocol):
     def scene_kind(self) -> Kind: ...
     @property
     def scene_task(self) -> Task: ...
+    @property
+    def scene_wording(self) -> Wording: ...
     @property
     def scene_tiers(self) -> int: ...
     @property
@@ -40,7 +45,8 @@ def scene_table(config: ScenesConfig, split: Split) -> PromptSet:
     Without pairs the first n of a larger set are the set of n. Metadata: "scene", "target" (its
     word, where it has one), and of a pair those of `rows` and "category", what is different; of an
     edit those of `edit_rows`, of a graph those of `graph_rows`. An edit is of the split of the
-    scene that it changes. Graphs take turns through tiers and disciplines.
+    scene that it changes. Graphs take turns through tiers and disciplines. Of a riddle
+    (`scene_wording`) metadata have "plain", the words that solve it.
 
     Raises:
         DataError: there are not so many different prompts.
@@ -69,7 +75,7 @@ def scene_table(config: ScenesConfig, split: Split) -> PromptSet:
 
     if config.scene_task == "edit":
         draw("scene edit", wanted, lambda rng: [_edit(config.scene_kind, split, rng)])
-        return PromptSet(tuple(found), split)
+        return _worded(found, split, config.scene_wording)
     if config.scene_task == "graph":
         cells = [(tier, one) for tier in TIERS[: config.scene_tiers] for one in DISCIPLINES]
 
@@ -78,10 +84,24 @@ def scene_table(config: ScenesConfig, split: Split) -> PromptSet:
             return [graph_prompt(sample_graph(rng, *cell, split))]
 
         draw("scene graph", wanted, next_graph)
-        return PromptSet(tuple(found), split)
+        return _worded(found, split, config.scene_wording)
     draw("scene pair", 2 * pairs, lambda rng: _pair(config.scene_kind, split, rng))
     draw("scene", wanted, lambda rng: [_single(sample_scene(rng, config.scene_kind, split))])
-    return PromptSet(tuple(found), split)
+    return _worded(found, split, config.scene_wording)
+
+
+def _worded(found: Iterable[Prompt], split: Split, wording: Wording) -> PromptSet:
+    """The table in the wording that was asked for."""
+    if wording == "plain":
+        return PromptSet(tuple(found), split)
+    return PromptSet(tuple(_as_riddle(one) for one in found), split)
+
+
+def _as_riddle(one: Prompt) -> Prompt:
+    metadata = {**one.metadata, "plain": one.text}
+    if "partner" in metadata:
+        metadata["partner"] = riddle(metadata["partner"])
+    return replace(one, text=riddle(one.text), metadata=metadata)
 
 
 def _single(scene: Scene) -> Prompt:

@@ -1,0 +1,1 @@
+"""The embedded Qwen-Image pipelines: their parts before pre-training."""
