@@ -260,3 +260,11 @@ def test_settings_of_writing_do_nothing_for_other_policies() -> None:
     warnings = plan(resolve("tiny/base", overrides, Path(os.devnull))).warnings
     for key in ("rollout.completion", "evaluation.completions"):
         assert any(one.startswith(f"{key}: does nothing here") for one in warnings), warnings
+
+
+def test_a_plan_says_that_exports_are_not_there_yet(folders: dict[str, Path]) -> None:
+    texts = plan(configured(folders["text"])).warnings
+    assert any(one.startswith("export.formats: ") for one in texts)
+    assert not any(
+        one.startswith("export.formats: ") for one in plan(resolve("tiny/base", [])).warnings
+    )

@@ -29,6 +29,16 @@ def completion_rejections(config: RunConfig) -> Rejections:
             )
 
 
+def completion_warnings(config: RunConfig) -> Rejections:
+    """Field and what is to be known before a run begins."""
+    if config.policy.family == "qwen":
+        yield (
+            "export.formats",
+            "a text encoder that writes cannot be exported yet: a run is trained and evaluated, "
+            "and ends at its export stage with all of that kept",
+        )
+
+
 def _conditioning_rejections(config: RunConfig) -> Rejections:
     conditioning, is_edit = config.rollout.conditioning, config.rollout.kind == "edit"
     if conditioning.template == "planning" and is_edit:

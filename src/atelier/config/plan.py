@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from atelier.config.completion_rules import completion_warnings
 from atelier.config.facts.known_janus import IMAGE_TOKENS
 from atelier.config.facts.read import Facts, known_facts, read_model_facts, source
 from atelier.config.memory.estimate import Memory, estimate
@@ -166,6 +167,7 @@ def _warnings(config: RunConfig, ranks: int, facts: Facts | None) -> Iterator[tu
     yield from without_effect(config)
     yield from suite_warnings(config)
     yield from objective_warnings(config)
+    yield from completion_warnings(config)
     clip = config.algorithm.clip_range
     if rollout.log_prob == "ratio_norm" and clip is not None and clip >= WIDE_GUARD_CLIP:
         yield (
