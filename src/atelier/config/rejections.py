@@ -14,10 +14,9 @@ from atelier.config.paths import from_root
 from atelier.config.placement import managed_servers, placement_conflicts
 from atelier.config.policy_rules import policy_rejections
 from atelier.config.prompt_files import (
-    EDIT_SOURCES,
     FOLDER_FILES,
     KEYS,
-    PAIR_SOURCES,
+    WITHOUT_TARGET,
     can_be_had,
     prompt_files,
 )
@@ -32,13 +31,6 @@ Rejections = Iterator[tuple[str, str]]
 
 # Below, log-probabilities of float32 latents are rounding divided by next to nothing.
 LEAST_NOISE = 0.01
-
-# Prompt formats that carry no text to be read in the image.
-_WITHOUT_TARGET = (
-    *("plain", "geneval", "unigenbench", "janus_sft", "mmmg"),
-    *PAIR_SOURCES,
-    *EDIT_SOURCES,
-)
 
 
 def rewards_in_use(rewards: RewardsConfig) -> dict[str, float]:
@@ -358,7 +350,7 @@ def _data_rejections(config: RunConfig) -> Rejections:
 
 
 def _no_target(config: RunConfig) -> str | None:
-    if config.data.source in _WITHOUT_TARGET:
+    if config.data.source in WITHOUT_TARGET:
         return f"data.source {config.data.source}"
     if config.data.source == "scenes" and config.data.scene_task != "draw":
         return f"data.scene_task {config.data.scene_task}"
