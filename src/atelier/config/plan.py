@@ -14,7 +14,7 @@ from atelier.config.facts.read import Facts, known_facts, read_model_facts, sour
 from atelier.config.memory.estimate import Memory, estimate
 from atelier.config.model_rules import model_rejections
 from atelier.config.objective_rules import objective_warnings
-from atelier.config.placement import placement_rows
+from atelier.config.placement import placement_rows, placement_warnings
 from atelier.config.rejections import rejections, rewards_in_use
 from atelier.config.rewards import JudgedSection
 from atelier.config.schema import RunConfig
@@ -163,6 +163,7 @@ def _warnings(config: RunConfig, ranks: int, facts: Facts | None) -> Iterator[tu
         yield "train.evaluate_every", f"no periodic evaluation in {train.steps} steps"
     yield from without_effect(config)
     yield from suite_warnings(config)
+    yield from placement_warnings(config)
     yield from objective_warnings(config)
     clip = config.algorithm.clip_range
     if rollout.log_prob == "ratio_norm" and clip is not None and clip >= WIDE_GUARD_CLIP:
