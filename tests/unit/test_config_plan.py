@@ -292,6 +292,18 @@ def test_the_world_size_of_the_trainer_counts() -> None:
     assert "5 process(es)" in refusal(world_size=5)
 
 
+@pytest.mark.parametrize(("size", "expected"), [(6, True), (7, False), (24, False)])
+def test_groups_smaller_than_any_published_are_warned_of(size: int, expected: bool) -> None:
+    warnings = planned(f"rollout.group_size={size}", "rollout.micro_batch_size=1").warnings
+    assert any(text.startswith("rollout.group_size") for text in warnings) == expected
+
+
+def test_settings_of_scenes_are_not_warned_of_beside_a_file() -> None:
+    file = ("data.source=focusdiff", "data.path=README.md", "evaluation.paircomp.judge=examiner")
+    recipe = "janus-pro-7b/pair-grpo"
+    assert not any("data." in one for one in plan(resolve(recipe, file, Path(os.devnull))).warnings)
+
+
 def test_small_micro_batches_are_a_warning_not_an_error() -> None:
     warnings = planned("rollout.micro_batch_size=4").warnings
     assert any(text.startswith("rollout.micro_batch_size") for text in warnings)

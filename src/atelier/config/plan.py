@@ -28,6 +28,8 @@ from atelier.errors import ConfigError, PlanError
 # steps: one flipped pixel can change a score (spec platform 14).
 SMALLEST_STEADY_MICRO_BATCH = 8
 
+SMALLEST_PUBLISHED_GROUP = 7  # FocusDiff's (spec janus 2)
+
 # Ratios of ratio_norm are a few 1e-5 from 1: as wide a clip range was meant for another log_prob.
 WIDE_GUARD_CLIP = 1e-3
 
@@ -155,8 +157,12 @@ def _warnings(config: RunConfig, ranks: int, facts: Facts | None) -> Iterator[tu
             f"below {SMALLEST_STEADY_MICRO_BATCH} the last bits depend on it, "
             "and rewards that are steps can flip",
         )
-    if rollout.group_size < SMALLEST_STEADY_MICRO_BATCH:
-        yield "rollout.group_size", "advantages of small groups are noisy; 16 to 24 is usual"
+    if rollout.group_size < SMALLEST_PUBLISHED_GROUP:
+        yield (
+            "rollout.group_size",
+            f"advantages of small groups are noisy; published runs have {SMALLEST_PUBLISHED_GROUP} "
+            "to 24",
+        )
     if train.checkpoint_every > train.steps:
         yield "train.checkpoint_every", f"no checkpoint before the last of {train.steps} steps"
     if train.evaluate_every > train.steps:
