@@ -184,7 +184,6 @@ def test_learning_from_finished_images_counts_levels() -> None:
         (["rewards.ocr.weight=0"], "rewards: all weights are 0"),
         (["data.scene_kind=shapes"], "rewards.ocr: needs a text to look for"),
         (["train.prompts_per_step=4096"], "train.prompts_per_step: 4096 is more than data.train"),
-        (["data.heldout_prompts=100"], "evaluation.prompts: 256 is more than data.heldout_prompts"),
         (["data.source=ocr_text", "data.path=no/such.txt"], "data.path: there is no file no/such"),
         (["rollout.log_prob=ratio_norm"], "rollout.log_prob: ratio_norm assumes a Gaussian"),
         (["rollout.window.scope=group", "rollout.window.strategy=all"], "nothing is drawn"),
@@ -296,6 +295,16 @@ def test_the_world_size_of_the_trainer_counts() -> None:
 def test_groups_smaller_than_any_published_are_warned_of(size: int, expected: bool) -> None:
     warnings = planned(f"rollout.group_size={size}", "rollout.micro_batch_size=1").warnings
     assert any(text.startswith("rollout.group_size") for text in warnings) == expected
+
+
+def test_more_evaluated_than_held_out_is_a_warning_whatever_the_source() -> None:
+    found = planned("data.heldout_prompts=50")
+    assert found.evaluation_images == 2 * 50 + found.evaluations * 50
+    said = [text for text in found.warnings if "data.heldout_prompts is 50" in text]
+    assert [text.split(":")[0] for text in said] == [
+        "evaluation.prompts",
+        "evaluation.periodic_prompts",
+    ]
 
 
 def test_settings_of_scenes_are_not_warned_of_beside_a_file() -> None:

@@ -1,14 +1,20 @@
 """Prompt files are read before a run starts, where they are here."""
 
 import os
+import re
+import shlex
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from atelier.cli.application import application
+from atelier.config.paths import repository_root
+from atelier.config.plan import plan
+from atelier.config.recipes import recipe_names, recipes_directory
 from atelier.config.resolve import resolve
-from atelier.config.schema import RunConfig
+from atelier.config.schema import DataConfig, RunConfig
+from atelier.data.scene_tables import scene_tables
 from atelier.errors import DataError, PlanError
 from atelier.stages.prompts_here import prompt_warnings, prompts_here
 from atelier.stages.run_file import check_opening
@@ -75,6 +81,52 @@ def test_fewer_prompts_than_a_step_takes_are_a_refused_plan(signs: Path) -> None
     signs.write_text("".join(signs.read_text().splitlines(keepends=True)[:10]))
     with pytest.raises(PlanError, match=r"train\.prompts_per_step: 12 is more than the"):
         prompts_here(configured(signs))
+
+
+GRAPHS = ("data.scene_kind=shapes", "data.scene_task=graph", "data.scene_tiers=1")
+
+
+def test_scenes_that_there_are_not_are_refused_by_plan_and_run_alike() -> None:
+    """Both limits at once, and what is said to work does."""
+    graphs = (*GRAPHS, *("rewards.ocr=null", "rewards.scene_graph={}", "evaluation.suite=mmmg"))
+    refused = (
+        lambda: prompts_here(resolve("tiny/flow-grpo-fast", graphs, Path(os.devnull))),
+        lambda: check_opening("tiny/flow-grpo-fast", graphs, None, None),
+    )
+    for one in refused:
+        with pytest.raises(PlanError) as caught:
+            one()
+    said = str(caught.value)
+    assert "data.train_prompts 2048: scene_kind shapes, scene_task graph, scene_tiers 1" in said
+    assert "data.heldout_prompts 256: " in said
+    works = re.findall(r"--set (\S+)", said)
+    assert len(works) == 2
+    assert prompts_here(resolve("tiny/flow-grpo-fast", (*graphs, *works), Path(os.devnull))) is None
+
+
+def test_fewer_pairs_of_scenes_are_as_many_as_is_said() -> None:
+    few = {"train_prompts": 8, "heldout_prompts": 4000}
+    pairs = {"scene_kind": "shapes", "scene_pairs": 0.5, **few}
+    with pytest.raises(DataError, match=r"scene_pairs 0\.5 holds too few") as caught:
+        scene_tables(DataConfig(**pairs))
+    (works,) = re.findall(r"--set data.heldout_prompts=(\d+)", str(caught.value))
+    _, heldout = scene_tables(DataConfig(**pairs | {"heldout_prompts": int(works)}))
+    assert len(heldout) == int(works)
+
+
+@pytest.mark.parametrize("name", recipe_names(recipes_directory()))
+def test_every_recipe_of_scenes_has_as_many_as_it_asks_for(name: str) -> None:
+    config = resolve(name, (), Path(os.devnull))
+    assert config.data.source != "scenes" or prompts_here(config) is None
+
+
+def test_the_command_of_the_page_about_graphs_is_a_plan_that_works() -> None:
+    page = (repository_root() / "docs" / "mmmg.md").read_text(encoding="utf-8")
+    (command,) = re.findall(r"atelier run --recipe (.*?)\n```", page, re.DOTALL)
+    recipe, *words = shlex.split(command.replace("\\\n", " "))
+    config = resolve(recipe, words[1::2], Path(os.devnull))
+    assert plan(config).updates
+    assert prompts_here(config) is None
 
 
 def test_scenes_have_no_file() -> None:

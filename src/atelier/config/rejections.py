@@ -327,7 +327,7 @@ def _environment_rejections(config: RunConfig) -> Rejections:
 
 
 def _data_rejections(config: RunConfig) -> Rejections:
-    data, evaluation = config.data, config.evaluation
+    data = config.data
     for part, file in prompt_files(data).items():
         if not can_be_had(file):
             source = data.heldout_source if part == "heldout" else data.source
@@ -339,13 +339,6 @@ def _data_rejections(config: RunConfig) -> Rejections:
             "train.prompts_per_step",
             f"{config.train.prompts_per_step} is more than data.train_prompts {data.train_prompts}",
         )
-    for name in ("prompts", "periodic_prompts"):
-        wanted = getattr(evaluation, name)
-        if wanted > data.heldout_prompts:
-            yield (
-                f"evaluation.{name}",
-                f"{wanted} is more than data.heldout_prompts {data.heldout_prompts}",
-            )
     yield from suite_rejections(config)
 
 

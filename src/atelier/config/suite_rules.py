@@ -128,6 +128,10 @@ def suite_rejections(config: RunConfig) -> Problems:
 
 def suite_warnings(config: RunConfig) -> Problems:
     """Key and warning of a suite whose results say less than they seem to."""
+    for name in ("prompts", "periodic_prompts"):
+        asked, there = getattr(config.evaluation, name), config.data.heldout_prompts
+        if asked > there:
+            yield f"evaluation.{name}", f"{asked}, but data.heldout_prompts is {there}: all of them"
     if config.evaluation.suite == "ocr" and not data_has_words(config.data):
         yield (
             "evaluation.suite",

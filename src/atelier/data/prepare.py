@@ -9,7 +9,7 @@ from atelier.config.prompt_files import prompt_files
 from atelier.data.prompts import PromptSet, write_prompts
 from atelier.data.readers.deepgen import read_mixture
 from atelier.data.rows import whole_pairs
-from atelier.data.scene_tables import ScenesConfig, scene_table
+from atelier.data.scene_tables import ScenesConfig, scene_tables
 from atelier.data.splits import FilesConfig, read_splits
 
 
@@ -29,10 +29,11 @@ def prepare(config: DataConfig, out_dir: Path) -> dict[str, Any]:
     Everything is read and checked before anything is written.
 
     Raises:
-        DataError: a prompt file is missing or malformed, or a split would be empty.
+        DataError: a prompt file is missing or malformed, a split would be empty, or there are not
+            as many scenes.
     """
     if config.source == "scenes":
-        train, heldout = scene_table(config, "train"), scene_table(config, "heldout")
+        train, heldout = scene_tables(config)
         dropped = 0
     else:
         train, heldout, dropped = read_splits(config)

@@ -17,6 +17,7 @@ from atelier.errors import DataError
 from atelier.mmmg.benchmark import TIERS
 
 Task = Literal["draw", "edit", "graph"]
+SPLITS: tuple[Split, ...] = ("train", "heldout")
 FRUITLESS_DRAWS = 500  # so many in a row without a new prompt: there are no more
 
 
@@ -33,6 +34,38 @@ class ScenesConfig(TablesConfig, Protocol):
     def scene_pairs(self) -> float: ...
 
 
+class TooFewScenes(DataError):
+    """A split has fewer different prompts than are asked for; `found` is how many it has."""
+
+    def __init__(self, config: ScenesConfig, split: Split, found: int) -> None:
+        wanted = config.train_prompts if split == "train" else config.heldout_prompts
+        self.key, self.found = f"{split}_prompts", found
+        super().__init__(
+            f"data.{self.key} {wanted}: {_world(config)} holds too few different prompts, {found}"
+        )
+
+
+def scene_tables(config: ScenesConfig) -> tuple[PromptSet, PromptSet]:
+    """The training and the held-out table.
+
+    Raises:
+        DataError: there are not so many different prompts: of one split or of both, with the
+            numbers that work.
+    """
+    found: list[PromptSet] = []
+    lacking: list[TooFewScenes] = []
+    for split in SPLITS:
+        try:
+            found.append(scene_table(config, split))
+        except TooFewScenes as error:
+            lacking.append(error)
+    if lacking:
+        works = " ".join(f"--set data.{one.key}={one.found}" for one in lacking)
+        raise DataError(f"{'; '.join(map(str, lacking))}; use {works}")
+    train, heldout = found
+    return train, heldout
+
+
 def scene_table(config: ScenesConfig, split: Split) -> PromptSet:
     """The table of a split: first the pairs, `scene_pairs` of the prompts, then single prompts; or
     edits or graphs alone (`scene_task`).
@@ -43,7 +76,7 @@ def scene_table(config: ScenesConfig, split: Split) -> PromptSet:
     scene that it changes. Graphs take turns through tiers and disciplines.
 
     Raises:
-        DataError: there are not so many different prompts.
+        TooFewScenes: there are not so many different prompts.
     """
     wanted = config.train_prompts if split == "train" else config.heldout_prompts
     pairs = min(round(config.scene_pairs * wanted / 2), wanted // 2)
@@ -62,10 +95,7 @@ def scene_table(config: ScenesConfig, split: Split) -> PromptSet:
                 found.extend(_numbered(made, len(found)))
                 last_new = attempt
         if len(found) < count:
-            raise DataError(
-                f"data.{split}_prompts {wanted}: scene_kind {config.scene_kind!r} holds too few "
-                f"different prompts (found {len(found)}); ask for fewer"
-            )
+            raise TooFewScenes(config, split, len(found))
 
     if config.scene_task == "edit":
         draw("scene edit", wanted, lambda rng: [_edit(config.scene_kind, split, rng)])
@@ -82,6 +112,18 @@ def scene_table(config: ScenesConfig, split: Split) -> PromptSet:
     draw("scene pair", 2 * pairs, lambda rng: _pair(config.scene_kind, split, rng))
     draw("scene", wanted, lambda rng: [_single(sample_scene(rng, config.scene_kind, split))])
     return PromptSet(tuple(found), split)
+
+
+def _world(config: ScenesConfig) -> str:
+    """The settings that say which scenes there are."""
+    words = [f"scene_kind {config.scene_kind}"]
+    if config.scene_task != "draw":
+        words.append(f"scene_task {config.scene_task}")
+    if config.scene_task == "graph":
+        words.append(f"scene_tiers {config.scene_tiers}")
+    if config.scene_pairs:
+        words.append(f"scene_pairs {config.scene_pairs:g}")
+    return ", ".join(words)
 
 
 def _single(scene: Scene) -> Prompt:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from atelier.config.paths import from_root, is_file, repository_root
 from atelier.config.prompt_files import prompt_files
-from atelier.config.schema import RunConfig
-from atelier.errors import PlanError
+from atelier.config.schema import DataConfig, RunConfig
+from atelier.errors import DataError, PlanError
 
 
 @dataclass(frozen=True)
@@ -30,11 +30,15 @@ def prompts_here(config: RunConfig) -> PromptsHere | None:
 
     Raises:
         DataError: a file is malformed, or leaves no prompt to train on or to hold out.
-        PlanError: they are fewer than a step takes, which training would refuse.
+        PlanError: they are fewer than a step takes, which training would refuse; or there are not
+            as many scenes as asked for.
     """
     data = config.data
+    if data.source == "scenes":
+        _require_scenes(data)
+        return None
     files = [from_root(file) for file in prompt_files(data).values()]
-    if data.source == "scenes" or not all(map(is_file, files)):
+    if not all(map(is_file, files)):
         return None
     from atelier.data.splits import read_splits
 
@@ -49,8 +53,19 @@ def prompts_here(config: RunConfig) -> PromptsHere | None:
     return PromptsHere(len(train), data.train_prompts, len(heldout), data.heldout_prompts)
 
 
+def _require_scenes(data: DataConfig) -> None:
+    from atelier.data.scene_tables import scene_tables
+
+    try:
+        scene_tables(data)
+    except DataError as error:
+        raise PlanError(f"this plan cannot work:\n  {error}") from error
+
+
 def prompt_warnings(config: RunConfig, found: PromptsHere) -> Iterator[str]:
-    """Evaluations that ask for more prompts than there are."""
+    """Evaluations that ask for more prompts than the file has, which is fewer than asked for."""
+    if found.heldout >= found.heldout_asked:
+        return
     for name in ("prompts", "periodic_prompts"):
         if (asked := getattr(config.evaluation, name)) > found.heldout:
             yield f"evaluation.{name}: {asked}, but only {found.heldout} prompts are held out"
