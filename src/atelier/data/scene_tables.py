@@ -60,6 +60,8 @@ def scene_tables(config: ScenesConfig) -> tuple[PromptSet, PromptSet]:
         except TooFewScenes as error:
             lacking.append(error)
     if lacking:
+        if not all(one.found for one in lacking):
+            raise DataError(f"{'; '.join(map(str, lacking))}; choose other scenes")
         works = " ".join(f"--set data.{one.key}={one.found}" for one in lacking)
         raise DataError(f"{'; '.join(map(str, lacking))}; use {works}")
     train, heldout = found
