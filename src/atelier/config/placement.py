@@ -102,6 +102,15 @@ def placement_conflicts(config: RunConfig) -> Iterator[tuple[str, str]]:
                 )
 
 
+def judges_share(config: RunConfig) -> float:
+    """Share of a trainer's GPU that judges keep for themselves, those that sleep not counted."""
+    return sum(
+        section.vllm.gpu_memory_share
+        for _, section in managed_servers(config)
+        if isinstance(section, JudgeConfig) and section.server.share_gpus and not section.vllm.sleep
+    )
+
+
 def placement_warnings(config: RunConfig) -> Iterator[tuple[str, str]]:
     """Key and warning of judges that vLLM would serve on the CPU, and that are too large for it.
 
