@@ -1,5 +1,6 @@
 """Prompt files are read before a run starts, where they are here."""
 
+import json
 import os
 import re
 import shlex
@@ -12,12 +13,14 @@ from atelier.cli.application import application
 from atelier.config.paths import repository_root
 from atelier.config.plan import plan
 from atelier.config.recipes import recipe_names, recipes_directory
-from atelier.config.resolve import resolve
+from atelier.config.resolve import resolve, write_stage_configs
 from atelier.config.schema import DataConfig, RunConfig
 from atelier.data.scene_tables import scene_tables
 from atelier.errors import DataError, PlanError
+from atelier.stages import prepare as stages_prepare
 from atelier.stages.prompts_here import prompt_warnings, prompts_here
 from atelier.stages.run_file import check_opening
+from atelier.tracking.run_directory import RunDirectory
 
 
 @pytest.fixture
@@ -50,6 +53,51 @@ def test_a_plan_counts_what_is_there(signs: Path) -> None:
     rows = {line.split("  ")[0]: line for line in said.splitlines()}
     assert rows["training prompts"].endswith("all there are; asked for: 2,048")
     assert "evaluation.prompts: 256, but only" in said
+
+
+PAIRS = [{"prompt1": f"a red dog {i}", "prompt2": f"a blue dog {i}"} for i in range(40)]
+
+
+def paired(folder: Path, *more: str) -> list[str]:
+    """Forty pairs, of which three have a prompt in PairComp."""
+    (folder / "pairs.json").write_text(json.dumps(PAIRS))
+    held = [
+        {"category": "c", "caption1": PAIRS[i]["prompt1"], "caption2": f"new {i}"} for i in range(3)
+    ]
+    (folder / "PairComp.json").write_text(json.dumps(held))
+    paths = (f"data.path={folder / 'pairs.json'}", f"data.heldout_path={folder / 'PairComp.json'}")
+    formats = ("data.source=focusdiff", "data.heldout_source=paircomp")
+    rewards = ("rewards.ocr=null", "rewards.jpeg_compressibility={}", "evaluation.suite=paircomp")
+    judge = ("judges.j={model: m, placement: in_process}", "evaluation.paircomp.judge=j")
+    return [*paths, *formats, *rewards, *judge, *more]
+
+
+@pytest.mark.parametrize(
+    ("more", "row", "remark"),
+    [
+        ([], "not trained on", "6  they or their partner are held out"),
+        (["data.train_prompts=60"], "training prompts", "60  14 more are left out (data.train_p"),
+        (["data.heldout_prompts=4"], "held-out prompts", "4  2 more are left out (data.heldout_p"),
+    ],
+)
+def test_what_is_not_used_of_a_file_is_said_by_plan_and_prepare(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, more: list[str], row: str, remark: str
+) -> None:
+    settings = paired(tmp_path, *more)
+    typed = [part for one in settings for part in ("--set", one)]
+    recipe = ("--recipe", "tiny/flow-grpo-fast", "--params", os.devnull)
+    result = CliRunner().invoke(application, ["plan", *recipe, *typed])
+    rows = {line.split("  ")[0]: " ".join(line.split()) for line in result.output.splitlines()}
+    assert remark.replace("  ", " ") in rows[row]
+    run = RunDirectory(tmp_path / "run")
+    write_stage_configs(resolve("tiny/flow-grpo-fast", settings, Path(os.devnull)), run)
+    with caplog.at_level("INFO"):
+        stages_prepare.run(run)
+    (said,) = [one for one in caplog.messages if "training prompts" in one]
+    assert "6 not trained on, because they or their partner are held out too" in said
+    for split, left_out in (("train", 14), ("heldout", 2)):
+        mine = any(split in one for one in more)
+        assert (f"{left_out} more than data.{split}_prompts left out" in said) == mine
 
 
 def test_enough_prompts_are_no_remark(signs: Path) -> None:

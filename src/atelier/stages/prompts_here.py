@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from atelier.config.paths import from_root, is_file, repository_root
@@ -14,12 +14,19 @@ from atelier.errors import DataError, PlanError
 
 @dataclass(frozen=True)
 class PromptsHere:
-    """How many prompts a run will have, and how many it asks for at most."""
+    """How many prompts a run will have, and how many it asks for at most.
+
+    Attributes:
+        left_out: how many more the files have, of `train` and `heldout`.
+        dropped: training prompts that are held out, or whose partner is.
+    """
 
     train: int
     train_asked: int
     heldout: int
     heldout_asked: int
+    left_out: Mapping[str, int]
+    dropped: int
 
 
 def prompts_here(config: RunConfig) -> PromptsHere | None:
@@ -43,14 +50,21 @@ def prompts_here(config: RunConfig) -> PromptsHere | None:
     from atelier.data.splits import read_splits
 
     with contextlib.chdir(repository_root()):  # a configuration's paths are relative to it
-        train, heldout, _ = read_splits(data)
-    step = config.train.prompts_per_step
-    if step > len(train):
+        splits = read_splits(data)
+    step, there = config.train.prompts_per_step, len(splits.train)
+    if step > there:
         raise PlanError(
             "this plan cannot work:\n  train.prompts_per_step: "
-            f"{step} is more than the {len(train)} training prompts of {data.path}"
+            f"{step} is more than the {there} training prompts of {data.path}"
         )
-    return PromptsHere(len(train), data.train_prompts, len(heldout), data.heldout_prompts)
+    return PromptsHere(
+        train=there,
+        train_asked=data.train_prompts,
+        heldout=len(splits.heldout),
+        heldout_asked=data.heldout_prompts,
+        left_out=splits.left_out,
+        dropped=splits.dropped,
+    )
 
 
 def _require_scenes(data: DataConfig) -> None:
