@@ -11,6 +11,7 @@ from atelier.config.facts.known_sd3 import PIPELINES, known_sd3
 from atelier.config.facts.sd3 import SD3Facts, read_sd3
 from atelier.config.paths import from_root, is_directory
 from atelier.config.schema import PolicyConfig, RunConfig
+from atelier.config.theirs import JANUS_PAGE
 from atelier.errors import ConfigError
 
 Facts = SD3Facts | JanusFacts
@@ -85,7 +86,8 @@ def _require_janus(name: str, root: Path) -> None:
         raise ConfigError(
             f"{name}/config.json: model_type multi_modality is the original layout of Janus; name "
             "the same model as converted to transformers (deepseek-community/Janus-Pro-7B), and "
-            "for these weights a file of theirs as policy.path, with that as policy.layout"
+            "for these weights a file of theirs as policy.path, with that as policy.layout: a "
+            f"folder becomes such a file by the lines in {JANUS_PAGE}, Checkpoints"
         )
     if kind != "janus":
         raise ConfigError(f"{name}/config.json: model_type is {kind}, not janus")
