@@ -254,6 +254,25 @@ def test_an_impossible_plan_names_its_field(overrides: list[str], field: str) ->
     assert field in refusal(*overrides)
 
 
+def test_one_micro_batch_is_one() -> None:
+    whole = ("train.prompts_per_step=1", "rollout.micro_batch_size=16", "rollout.group_size=16")
+    assert ": 1 micro-batch a step cannot be shared" in refusal(*whole, "train.updates_per_step=2")
+    more = ("train.prompts_per_step=3", *whole[1:])
+    assert ": 3 micro-batches a step cannot" in refusal(*more, "train.updates_per_step=2")
+
+
+@pytest.mark.parametrize(
+    ("recipe", "answer"),
+    [("tiny/flow-grpo-fast", "2 or more"), ("janus-pro-1b/pair-grpo", "4 or more")],
+)
+def test_a_group_of_one_has_one_answer(recipe: str, answer: str) -> None:
+    with pytest.raises(PlanError) as caught:
+        plan(resolve(recipe, ["rollout.group_size=1"], Path(os.devnull)))
+    lines = [one for one in str(caught.value).splitlines() if "rollout.group_size: " in one]
+    assert len(lines) == 1
+    assert lines[0].endswith(f"use {answer}")
+
+
 def test_every_rejection_is_listed() -> None:
     text = refusal("rollout.group_size=1", "rewards.ocr=null", "rollout.noise_level=0")
     assert all(key in text for key in ("rollout.group_size", "rewards:", "rollout.noise_level"))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from atelier.config.algorithm_rules import algorithm_rejections
 from atelier.config.custom_rewards import function_problem
-from atelier.config.divisors import nearest_divisors, nearest_multiples
+from atelier.config.divisors import counted, nearest_divisors, nearest_multiples
 from atelier.config.log_probs import log_prob_name
 from atelier.config.model_rules import HUB_ID
 from atelier.config.paths import from_root
@@ -66,7 +66,8 @@ def rejections(config: RunConfig, ranks: int) -> Rejections:
 def _batch_rejections(config: RunConfig, ranks: int) -> Rejections:
     train, size = config.train, config.rollout.micro_batch_size
     images = train.prompts_per_step * config.rollout.group_size
-    if config.rollout.group_size < 2:
+    needs_more = config.policy.family == "janus" and config.algorithm.ground_truth.enabled
+    if config.rollout.group_size < 2 and not needs_more:  # else token_rules.py says how many
         yield "rollout.group_size", "1 image has no group to be compared with; use 2 or more"
     parts = train.updates_per_step * ranks
     shareable = images % parts == 0  # by micro-batches of one size or another
@@ -93,9 +94,10 @@ def _batch_rejections(config: RunConfig, ranks: int) -> Rejections:
             works.insert(0, f"train.updates_per_step {updates}")
         if whole and shareable:
             works.insert(0, f"rollout.micro_batch_size {sizes}")
+        what = "micro-batch" if whole else "image"
         yield (
             "train.updates_per_step",
-            f"{images // unit} {'micro-batches' if whole else 'images'} a step cannot be shared "
+            f"{counted(images // unit, what)} a step cannot be shared "
             f"equally by {train.updates_per_step} update(s) x {ranks} process(es) "
             f"(launch.processes); what works: {', or '.join(works)}",
         )

@@ -125,7 +125,7 @@ def _ground_truth_rejections(config: RunConfig) -> Rejections:
     if config.rollout.group_size < 4:
         yield (
             "rollout.group_size",
-            f"2 of {config.rollout.group_size} images would be ground truth; use 4 or more",
+            f"{config.rollout.group_size}, of which 2 would be ground truth; use 4 or more",
         )
 
 
