@@ -92,9 +92,20 @@ HUB_JUDGE = "judges.vlm={model: organisation/vlm}"
     ],
 )
 def test_a_large_judge_on_the_cpu_is_warned_of(overrides, expected):
-    warned = [text for text in plan(config(*overrides)).warnings if "on the CPU" in text]
+    asked = [f"rewards.yes_no.judge={name}" for name in ("vlm", "scene") if name in overrides[0]]
+    warned = [text for text in plan(config(*overrides, *asked)).warnings if "on the CPU" in text]
     assert bool(warned) == expected
     assert all(text.startswith("judges.vlm.server.gpus: 0: organisation/vlm") for text in warned)
+
+
+def test_a_judge_that_nobody_asks_is_warned_of_where_a_run_would_start_it():
+    said = "judges.scene: no reward and no suite asks it, and a run starts it all the same"
+    assert said in plan(config(JUDGE)).warnings
+    asked = "rewards.yes_no.judge=scene"
+    suite = ("evaluation.suite=yes_no", "evaluation.yes_no.judge=scene")
+    elsewhere = ("judges.scene.placement=remote", "judges.scene.urls=[http://h:1/v1]")
+    for more in ((asked,), suite, elsewhere):
+        assert said not in plan(config(JUDGE, *more)).warnings
 
 
 def test_a_large_judge_is_known_by_the_size_of_its_files(tmp_path):
@@ -103,7 +114,8 @@ def test_a_large_judge_is_known_by_the_size_of_its_files(tmp_path):
     for size, expected in ((10**9, False), (10**9 + 1, True)):
         with weights.open("wb") as file:
             file.truncate(size)
-        warnings = plan(config(f"judges.vlm.model={tmp_path}")).warnings
+        asked = (f"judges.vlm.model={tmp_path}", "rewards.yes_no.judge=vlm")
+        warnings = plan(config(*asked)).warnings
         assert any("on the CPU" in text for text in warnings) == expected
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from atelier.config.judge import JudgeConfig
 from atelier.config.paths import from_root
+from atelier.config.rewards import JudgedSection
 from atelier.config.schema import RunConfig
 from atelier.config.servers import Placed
 
@@ -112,12 +113,22 @@ def judges_share(config: RunConfig) -> float:
 
 
 def placement_warnings(config: RunConfig) -> Iterator[tuple[str, str]]:
-    """Key and warning of judges that vLLM would serve on the CPU, and that are too large for it.
+    """Key and warning of judges that nobody asks, and of those that vLLM would serve on the CPU and
+    that are too large for it.
 
     Who sets `device: cpu`, or another program, knows what it does.
     """
+    asked = {
+        one.judge for one in config.rewards.sections().values() if isinstance(one, JudgedSection)
+    }
     for name, judge in config.judges.items():
         server = judge.server
+        if judge.placement == "managed" and name not in {*asked, config.evaluation.judge}:
+            yield (
+                f"judges.{name}",
+                "no reward and no suite asks it, and a run starts it all the same",
+            )
+            continue
         has_gpus = server.gpus or server.share_gpus
         if judge.placement != "managed" or has_gpus or server.command or judge.device == "cpu":
             continue
