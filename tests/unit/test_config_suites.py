@@ -120,6 +120,7 @@ GRAPHS = (
         ([*COMPARED, *PAIRED_FILE], "evaluation.paircomp.judge", "is required"),
         ([*PLAIN, "evaluation.suite=scenes"], "evaluation.suite", "any kind have yes_no"),
         ([*PLAIN, "evaluation.suite=yes_no"], "evaluation.yes_no.judge", "declare one in judges"),
+        ([*OTHER, "evaluation.suite=yes_no"], "evaluation.yes_no.judge", "is required: declare"),
         (
             [*PLAIN, JUDGE, "evaluation.suite=yes_no"],
             "evaluation.yes_no.judge",
