@@ -81,6 +81,7 @@ def make_run(folder: Path, overrides: Sequence[str] = ()) -> RunDirectory:
 JANUS = (
     "rewards.yes_no=null",
     "rewards.edit_yes_no=null",
+    "judges.internvl.server.share_gpus=false",
     "rewards.custom.grey={function: 'tests.support.grey:greyness', weight: 1.0}",
     "policy.dtype=float32",
     "policy.gradient_checkpointing=false",

@@ -9,9 +9,11 @@ import pytest
 
 from atelier.config.facts.janus import JanusFacts
 from atelier.config.facts.read import known_facts, read_model_facts
+from atelier.config.paths import repository_root
 from atelier.config.plan import plan
 from atelier.config.resolve import resolve
 from atelier.config.schema import RunConfig
+from atelier.config.theirs import JANUS_PAGE
 from atelier.errors import ConfigError, PlanError
 from atelier.policies.janus.tiny import build_tokenizer
 from benchmarks.janus_shape import JANUS_SHAPES, build_janus
@@ -171,6 +173,14 @@ def test_a_config_that_does_not_fit(
         said[section][key] = value
     file.write_text(json.dumps(said))
     assert text in refusal(f"policy.path={model}")
+
+
+def test_the_original_layout_is_led_to_how_it_becomes_a_file(model: Path) -> None:
+    file = model / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"model_type": "multi_modality"}))
+    said = refusal(f"policy.path={model}")
+    assert f"a folder becomes such a file by the lines in {JANUS_PAGE}, Checkpoints" in said
+    assert "## Checkpoints" in (repository_root() / JANUS_PAGE).read_text(encoding="utf-8")
 
 
 def test_a_config_may_leave_out_what_is_usual(model: Path) -> None:

@@ -110,6 +110,33 @@ def test_what_makes_janus_fit() -> None:
     assert any("policy.base_dtype=bfloat16" in line for line in fitting(lora, 16))
 
 
+def test_an_adapter_is_the_last_way_to_make_full_training_fit() -> None:
+    config = configured(recipe="janus-pro-7b/pair-grpo")
+    lines = fitting(config, 80)
+    (line,) = [one for one in lines if "fits with" in one]
+    assert "--set policy.trainable=lora: " in line
+    assert "an adapter is trained" in line
+    assert not any("nothing that the plan knows" in one for one in lines)
+    again = fitting(configured("policy.trainable=lora", recipe="janus-pro-7b/pair-grpo"), 80)
+    assert again[0].startswith("fits 80 GiB")
+    roomy = fitting(configured(recipe="sd35m/nft"), 20)
+    assert not any("policy.trainable" in one for one in roomy), "an adapter stays one"
+
+
+def test_what_a_judge_takes_of_the_same_gpu_is_not_there_for_training() -> None:
+    shared = fitting(configured(recipe="janus-pro-1b/grpo"), 80)
+    assert shared[0].startswith("fits 80 GiB")
+    assert shared[0].endswith("beside judges that take 24.0 GiB of the same GPU")
+    assert fitting(configured(recipe="janus-pro-1b/grpo"), 50)[0].startswith("does not fit 50 GiB")
+    away = ("server: {share_gpus: false}", "placement: remote, urls: [http://h:1/v1]")
+    judge = f"judges.internvl={{{', '.join(away)}}}"
+    alone = fitting(configured(judge, recipe="janus-pro-1b/grpo"), 50)
+    assert alone[0].startswith("fits 50 GiB")
+    assert "beside judges" not in alone[0]
+    asleep = configured("judges.internvl.vllm.sleep=true", recipe="janus-pro-1b/grpo")
+    assert fitting(asleep, 50)[0].startswith("fits 50 GiB")
+
+
 def test_the_adapter_follows_the_configuration() -> None:
     facts = known_facts(configured())
     other = known_facts(configured("policy.lora.rank=8", "policy.lora.target_modules=[attn2.to_q]"))

@@ -101,6 +101,18 @@ CONFIG = {
     "override of an unknown key": (
         None, "", ["rolout.group_size=3"], ["--set rolout.group_size=3: rolout", "mean rollout?"],
     ),
+    "misspelt choice": (
+        "algorithm: {name: grop}\n", "", [], ["algorithm.name", "did you mean grpo?"],
+    ),
+    "misspelt choice among many": (
+        None, "", ["data.source=focusdif"], ["data.source", "did you mean focusdiff?"],
+    ),
+    "misspelt suite": (
+        None, "", ["evaluation.suite=pair_comp"], ["evaluation.suite", "did you mean paircomp?"],
+    ),
+    "a recipe like no other": (
+        None, "recipe: qqq\n", [], ["there is no recipe 'qqq' (", "are known, of janus-pro-1b, "],
+    ),
     "fields that exclude each other": (
         "export:\n  formats: [adapter]\n", "", ["data.source=geneval"],
         ["recipe.yaml:2: export.formats: adapter needs", "--set data.source=geneval: data.path"],

@@ -77,6 +77,59 @@ def test_the_plan_says_who_computes_where():
     assert plan(found).placement == tuple(rows)
 
 
+HUB_JUDGE = "judges.vlm={model: organisation/vlm}"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        ([HUB_JUDGE], True),
+        ([HUB_JUDGE, "judges.vlm.server.gpus=1"], False),
+        ([HUB_JUDGE, "judges.vlm.server.share_gpus=true"], False),
+        ([HUB_JUDGE, "judges.vlm.device=cpu"], False),
+        ([HUB_JUDGE, "judges.vlm.server.command=[serve, '{port}']"], False),
+        ([HUB_JUDGE, "judges.vlm.placement=in_process"], False),
+        ([HUB_JUDGE, "judges.vlm.placement=remote", "judges.vlm.urls=[http://h:1/v1]"], False),
+        ([JUDGE], False),
+    ],
+)
+def test_a_large_judge_on_the_cpu_is_warned_of(overrides, expected):
+    asked = [f"rewards.yes_no.judge={name}" for name in ("vlm", "scene") if name in overrides[0]]
+    warned = [text for text in plan(config(*overrides, *asked)).warnings if "on the CPU" in text]
+    assert bool(warned) == expected
+    assert all(text.startswith("judges.vlm.server.gpus: 0: organisation/vlm") for text in warned)
+
+
+def test_a_judge_that_nobody_asks_is_warned_of_where_a_run_would_start_it():
+    said = "judges.scene: no reward and no suite asks it, and a run starts it all the same"
+    assert said in plan(config(JUDGE)).warnings
+    asked = "rewards.yes_no.judge=scene"
+    suite = ("evaluation.suite=yes_no", "evaluation.yes_no.judge=scene")
+    elsewhere = ("judges.scene.placement=remote", "judges.scene.urls=[http://h:1/v1]")
+    for more in ((asked,), suite, elsewhere):
+        assert said not in plan(config(JUDGE, *more)).warnings
+
+
+def test_a_large_judge_is_known_by_the_size_of_its_files(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    weights = tmp_path / "model.safetensors"
+    for size, expected in ((10**9, False), (10**9 + 1, True)):
+        with weights.open("wb") as file:
+            file.truncate(size)
+        asked = (f"judges.vlm.model={tmp_path}", "rewards.yes_no.judge=vlm")
+        warnings = plan(config(*asked)).warnings
+        assert any("on the CPU" in text for text in warnings) == expected
+
+
+@pytest.mark.parametrize("size", ["1b", "7b"])
+def test_the_judge_of_a_janus_recipe_has_a_gpu_and_time_to_be_fetched(size):
+    found = resolve(f"janus-pro-{size}/grpo")
+    assert gpus_wanted(found) == {"1b": 1, "7b": 9}[size]
+    assert not any("on the CPU" in text for text in plan(found).warnings)
+    assert "--trust-remote-code" in found.judges["internvl"].vllm.arguments
+    assert found.judges["internvl"].startup >= 1800
+
+
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [

@@ -184,7 +184,6 @@ def test_learning_from_finished_images_counts_levels() -> None:
         (["rewards.ocr.weight=0"], "rewards: all weights are 0"),
         (["data.scene_kind=shapes"], "rewards.ocr: needs a text to look for"),
         (["train.prompts_per_step=4096"], "train.prompts_per_step: 4096 is more than data.train"),
-        (["data.heldout_prompts=100"], "evaluation.prompts: 256 is more than data.heldout_prompts"),
         (["data.source=ocr_text", "data.path=no/such.txt"], "data.path: there is no file no/such"),
         (["rollout.log_prob=ratio_norm"], "rollout.log_prob: ratio_norm assumes a Gaussian"),
         (["rollout.window.scope=group", "rollout.window.strategy=all"], "nothing is drawn"),
@@ -255,6 +254,25 @@ def test_an_impossible_plan_names_its_field(overrides: list[str], field: str) ->
     assert field in refusal(*overrides)
 
 
+def test_one_micro_batch_is_one() -> None:
+    whole = ("train.prompts_per_step=1", "rollout.micro_batch_size=16", "rollout.group_size=16")
+    assert ": 1 micro-batch a step cannot be shared" in refusal(*whole, "train.updates_per_step=2")
+    more = ("train.prompts_per_step=3", *whole[1:])
+    assert ": 3 micro-batches a step cannot" in refusal(*more, "train.updates_per_step=2")
+
+
+@pytest.mark.parametrize(
+    ("recipe", "answer"),
+    [("tiny/flow-grpo-fast", "2 or more"), ("janus-pro-1b/pair-grpo", "4 or more")],
+)
+def test_a_group_of_one_has_one_answer(recipe: str, answer: str) -> None:
+    with pytest.raises(PlanError) as caught:
+        plan(resolve(recipe, ["rollout.group_size=1"], Path(os.devnull)))
+    lines = [one for one in str(caught.value).splitlines() if "rollout.group_size: " in one]
+    assert len(lines) == 1
+    assert lines[0].endswith(f"use {answer}")
+
+
 def test_every_rejection_is_listed() -> None:
     text = refusal("rollout.group_size=1", "rewards.ocr=null", "rollout.noise_level=0")
     assert all(key in text for key in ("rollout.group_size", "rewards:", "rollout.noise_level"))
@@ -290,6 +308,28 @@ def test_a_wide_clip_range_of_another_recipe_is_warned_of_with_guard() -> None:
 def test_the_world_size_of_the_trainer_counts() -> None:
     planned("launch.processes=5", world_size=2)
     assert "5 process(es)" in refusal(world_size=5)
+
+
+@pytest.mark.parametrize(("size", "expected"), [(6, True), (7, False), (24, False)])
+def test_groups_smaller_than_any_published_are_warned_of(size: int, expected: bool) -> None:
+    warnings = planned(f"rollout.group_size={size}", "rollout.micro_batch_size=1").warnings
+    assert any(text.startswith("rollout.group_size") for text in warnings) == expected
+
+
+def test_more_evaluated_than_held_out_is_a_warning_whatever_the_source() -> None:
+    found = planned("data.heldout_prompts=50")
+    assert found.evaluation_images == 2 * 50 + found.evaluations * 50
+    said = [text for text in found.warnings if "data.heldout_prompts is 50" in text]
+    assert [text.split(":")[0] for text in said] == [
+        "evaluation.prompts",
+        "evaluation.periodic_prompts",
+    ]
+
+
+def test_settings_of_scenes_are_not_warned_of_beside_a_file() -> None:
+    file = ("data.source=focusdiff", "data.path=README.md", "evaluation.paircomp.judge=examiner")
+    recipe = "janus-pro-7b/pair-grpo"
+    assert not any("data." in one for one in plan(resolve(recipe, file, Path(os.devnull))).warnings)
 
 
 def test_small_micro_batches_are_a_warning_not_an_error() -> None:

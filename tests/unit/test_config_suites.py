@@ -93,6 +93,7 @@ def test_settings_that_exclude_each_other(overrides, key, reason):
 
 EDIT = ("data.scene_task=edit", *PAIRS[:1], *PAIRS[2:], *OTHER, "evaluation.suite=editing")
 PAIRED_FILE = ("data.source=paircomp", "data.path=pairs.json")
+PLAIN = (*OTHER, "data.source=plain", "data.path=many.txt", "rewards.ocr=null")
 MMMG_FILE = ("data.source=mmmg", "data.path=mmmg.json", "evaluation.suite=mmmg", "rewards.ocr=null")
 GRAPHS = (
     *("data.scene_task=graph", "data.scene_kind=shapes", "rewards.ocr=null"),
@@ -117,6 +118,34 @@ GRAPHS = (
         ([*EDIT, "data.scene_task=draw"], "evaluation.suite", "editing needs held-out edits"),
         ([*EDIT, "evaluation.suite=scenes"], "evaluation.suite", "scenes needs data.source scenes"),
         ([*COMPARED, *PAIRED_FILE], "evaluation.paircomp.judge", "is required"),
+        ([*PLAIN, "evaluation.suite=scenes"], "evaluation.suite", "any kind have yes_no"),
+        ([*PLAIN, "evaluation.suite=yes_no"], "evaluation.yes_no.judge", "declare one in judges"),
+        ([*OTHER, "evaluation.suite=yes_no"], "evaluation.yes_no.judge", "is required: declare"),
+        (
+            [*PLAIN, JUDGE, "evaluation.suite=yes_no"],
+            "evaluation.yes_no.judge",
+            "name one of scene",
+        ),
+        (
+            PLAIN,
+            "evaluation.suite",
+            "ocr needs a text to look for, and .* plain have none; use yes",
+        ),
+        (
+            [*OTHER, *MMMG_FILE, "evaluation.suite=ocr"],
+            "evaluation.suite",
+            "of mmmg have none; use mmmg",
+        ),
+        (
+            [*COMPARED, *PAIRED_FILE, "evaluation.suite=ocr"],
+            "evaluation.suite",
+            "have none; use paircomp",
+        ),
+        (
+            [*EDIT, JUDGE, "evaluation.suite=yes_no", "evaluation.yes_no.judge=scene"],
+            "evaluation.suite",
+            "these are edits; use editing",
+        ),
         ([*COMPARED, "evaluation.suite=mmmg"], "evaluation.suite", "mmmg needs held-out knowledge"),
         ([*OTHER, *MMMG_FILE], "evaluation.mmmg.judge", "is required"),
         ([*GRAPHS, "evaluation.suite=scenes"], "evaluation.suite", "and data.scene_task draw"),
@@ -143,6 +172,34 @@ def test_graphs_of_scenes_are_a_plan_that_works_and_one_that_a_judge_may_join():
     assert any("in red" in text for text in joined.warnings)
     easy = planned("data.scene_tiers=2", "evaluation.suite=ocr")
     assert any("data.scene_tiers" in text for text in easy.warnings)
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        *(("plain", "mine.txt"), ("plain", "mine.jsonl"), ("geneval", "mine.jsonl")),
+        *(("unigenbench", "mine.csv"), ("janus_sft", "mine.jsonl")),
+    ],
+)
+@pytest.mark.parametrize("recipe", ["janus-pro-1b/introspective-v1", "janus-pro-7b/grpo"])
+def test_prompts_of_any_kind_have_a_suite_whatever_the_recipe(tmp_path, source, name, recipe):
+    (tmp_path / name).write_text("a dog\n")
+    overrides = (
+        *(f"data.source={source}", f"data.path={tmp_path / name}", "evaluation.suite=yes_no"),
+        *("judges.other={model: organisation/o, placement: remote, urls: [http://h:1/v1]}",),
+        "evaluation.yes_no.judge=other",
+    )
+    found = plan(resolve(recipe, overrides, Path(os.devnull)))
+    assert not any("evaluation" in text for text in found.warnings)
+
+
+def test_text_that_is_not_there_is_warned_of_and_that_of_plain_json_lines_believed(tmp_path):
+    (tmp_path / "signs.jsonl").write_text("")
+    warned = planned(*PAIRS, *OTHER).warnings
+    assert any("ocr finds no text" in text and "use paircomp" in text for text in warned)
+    signs = (f"data.path={tmp_path / 'signs.jsonl'}", "data.source=plain", "rewards.ocr=null")
+    for overrides in ((), (*signs, *OTHER)):
+        assert not any("evaluation.suite" in text for text in planned(*overrides).warnings)
 
 
 def test_edits_and_pairs_of_scenes_are_plans_that_work():

@@ -9,6 +9,7 @@ from click.testing import CliRunner
 from atelier.cli.application import application
 from atelier.config.paths import from_root
 from atelier.config.resolve import resolve
+from atelier.config.reward_names import SLOTS_PAGE
 from atelier.config.theirs import COMPLETIONS_PAGE, JANUS_PAGE, MM_GRPO_PAGE
 from atelier.errors import ConfigError
 
@@ -17,6 +18,31 @@ def refused(override: str) -> str:
     with pytest.raises(ConfigError) as caught:
         resolve("tiny/flow-grpo-fast", [override], Path(os.devnull))
     return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        *((one, ("below rewards.custom", SLOTS_PAGE)) for one in ("aesthetics", "imagereward")),
+        *((one, ("below rewards.custom", SLOTS_PAGE)) for one in ("ImageReward", "hps_v2.1")),
+        *((one, ("below rewards.custom", SLOTS_PAGE)) for one in ("HPSv2", "aesthetic_score")),
+        ("clip_score", ("did you mean rewards.clip_similarity?",)),
+        ("pickscore", ("did you mean rewards.pick_score?",)),
+        ("deadlne", ("did you mean rewards.deadline?",)),
+        ("beauty", ("rewards holds clip_similarity, custom, ", "yes_no; custom is", SLOTS_PAGE)),
+        ("group_size", ("did you mean rollout.group_size?",)),
+    ],
+)
+def test_a_reward_that_there_is_not_is_told_which_there_are(
+    name: str, words: tuple[str, ...], tmp_path: Path
+) -> None:
+    file = tmp_path / "p.yaml"
+    file.write_text(f'rewards:\n  "{name.replace(".", "")}": {{weight: 1}}\n')
+    with pytest.raises(ConfigError) as caught:
+        resolve("tiny/flow-grpo-fast", (), file)
+    said = str(caught.value)
+    assert all(one in said for one in words), said
+    assert said.count("did you mean") == sum("did you mean" in one for one in words)
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,8 @@ def test_the_training_file(tmp_path, caplog):
     assert [one.prompt_id for one in (first, second, third)] == [0, 1, 2]
     assert third.metadata["discipline"] == "History"
     assert [one.message for one in caplog.records] == [
-        f"{tmp_path}/mmmg.json: pictures (img_path) not there, hence left out: 1"
+        f"{tmp_path}/mmmg.json: 1 of 3 samples name a picture (img_path) that is not there; "
+        "they are used without it"
     ], "the counts are of the test file"
 
 

@@ -19,6 +19,7 @@ from atelier.data.ground_truth import (
     picture_problem,
     source_image,
 )
+from atelier.data.keys import uniform
 from atelier.data.prepare import input_files, prepare
 from atelier.data.prompts import Prompt, read_prompts
 from atelier.data.rows import rows_of, whole_pairs
@@ -191,6 +192,38 @@ def test_held_out_prompts_may_be_in_another_format(tmp_path):
     train, heldout = _tables(tmp_path / "out")
     assert len(train) == 20
     assert [one.metadata["category"] for one in heldout] == ["Color difference"] * 2
+
+
+@pytest.mark.parametrize("source", ["janus_edit", "janus_sft_edit"])
+@pytest.mark.parametrize(
+    ("pictures", "words"),
+    [(1, "60 prompts change the same picture: edits of one"), (2, "60 prompts change 2 pictures")],
+)
+def test_edits_of_few_pictures_cannot_be_split_and_why_is_said(tmp_path, source, pictures, words):
+    for index in range(pictures):
+        Image.new("RGB", (4, 4)).save(tmp_path / f"{index}.png")
+    rows = []
+    for number in range(60):
+        picture, text = f"{number % pictures}.png", f"make it {number}"
+        edit = {"image1": picture, "text": text}
+        sft = {"sample_id": number, "text": text, "input": picture, "output": picture}
+        rows.append(json.dumps(edit if source == "janus_edit" else sft))
+    path = _written(tmp_path, "edits.jsonl", "\n".join(rows))
+    # A seed that puts all of them on one side.
+    seed = next(
+        seed
+        for seed in range(100)
+        if len({uniform("prompt split", seed, f"{one}.png") < 0.15 for one in range(pictures)}) == 1
+    )
+    config = _config(source=source, path=path, seed=seed)
+    with pytest.raises(DataError, match=f"{words}.*name a data.heldout_path"):
+        prepare(config, tmp_path / "out")
+
+
+def test_few_pairs_are_counted_as_what_they_are(tmp_path):
+    path = _written(tmp_path, "pairs.json", _pairs(1))
+    with pytest.raises(DataError, match=r"its 2 prompts \(1 pairs or single prompts\) are too few"):
+        prepare(_config(source="focusdiff", path=path), tmp_path / "out")
 
 
 def test_edits_of_one_picture_are_in_one_split_wherever_the_files_lie(tmp_path):

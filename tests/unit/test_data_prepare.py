@@ -73,7 +73,7 @@ def test_a_larger_set_begins_with_the_smaller_one(tmp_path):
 def test_more_scenes_than_there_are_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("atelier.data.scene_tables.FRUITLESS_DRAWS", 8)  # sooner than in earnest
     config = _config(scene_kind="shapes", heldout_prompts=100_000)
-    with pytest.raises(DataError, match=r"data\.heldout_prompts 100000: .*ask for fewer"):
+    with pytest.raises(DataError, match=r"data\.heldout_prompts 100000: .*use --set"):
         prepare(config, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

@@ -12,6 +12,7 @@ from atelier.data.prompts import write_prompts
 from atelier.data.readers import READERS, read_prompts_file
 from atelier.data.readers.deepgen import read_mixture
 from atelier.errors import DataError
+from atelier.mmmg.benchmark import DISCIPLINES, TIERS
 
 CLAUSE = {"class": "dog", "count": 1}
 GENEVAL = {"tag": "single_object", "include": [CLAUSE], "prompt": "a photo of a dog"}
@@ -269,6 +270,31 @@ MALFORMED = [
     ("janus_sft", {**SFT, "data": [JUDGED]}, r"data\[0\]: key 'img_path': no such file"),
     ("janus_sft", {**SFT, "promptid": None}, "line 1: key 'promptid'"),
 ]
+
+
+@pytest.mark.parametrize("format", ["janus_sft", "janus_sft_edit", "janus_edit", "geneval", "mmmg"])
+@pytest.mark.parametrize("indent", [None, 1])
+def test_a_list_in_the_place_of_lines_is_told_in_few_words(tmp_path, format, indent):
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps([{"text": "x" * 5000}] * 20, indent=indent))
+    with pytest.raises(DataError, match="a JSON list, and JSON lines are expected") as caught:
+        read_prompts_file(format, path)
+    assert len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize("format", ["janus_sft", "janus_sft_edit", "janus_edit", "focusdiff"])
+def test_a_long_value_is_shown_shortened(tmp_path, format):
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps(["x" * 5000] if format == "focusdiff" else "x" * 5000))
+    with pytest.raises(DataError, match=r"xxx\.\.\.$"):
+        read_prompts_file(format, path)
+
+
+def test_the_pages_name_what_files_of_mmmg_and_janus_may_hold():
+    page = (repository_root() / "docs" / "mmmg.md").read_text(encoding="utf-8")
+    assert all(f"`{name}`" in page for name in (*TIERS, *DISCIPLINES))
+    data = (repository_root() / "docs" / "data.md").read_text(encoding="utf-8")
+    assert all(f"{state}: {said}" in data for state, said in ((0, "no"), (1, "no"), (4, "yes")))
 
 
 @pytest.mark.parametrize(("format", "content", "message"), MALFORMED)

@@ -1,5 +1,6 @@
 """docs/coming-from-focusdiff-and-janus-pro-r1.md: their keys and constants, and keys of ours."""
 
+import json
 import os
 import re
 from pathlib import Path
@@ -10,12 +11,15 @@ from safetensors.torch import save_file
 
 from atelier.algorithms.advantages import EPSILON
 from atelier.config.paths import repository_root
+from atelier.config.plan import plan
+from atelier.config.rejections import rejections
 from atelier.config.resolve import resolve
 from atelier.config.schema import PolicyConfig, RunConfig
 from atelier.config.theirs import JANUS_KEYS, JANUS_PAGE
 from atelier.config.token_rules import token_rejections
 from atelier.policies.janus.original_layout import to_original
 from atelier.policies.janus.policy import open_checkpoint
+from atelier.stages.prompts_here import prompts_here
 from tests.support.coming_from import (
     ours_in,
     quoted,
@@ -186,6 +190,74 @@ def test_judges_have_the_numbers_of_the_page() -> None:
     judge = recipe("janus-pro-7b/grpo").judges["internvl"]
     assert (judge.top_logprobs, judge.concurrency, judge.retries) == (20, 8, 5)
     assert (judge.timeout, judge.deadline) == (120.0, 600.0)
+
+
+# What is written of one's own files -------------------------------------------------------------
+
+COMMANDS = re.findall(
+    r"atelier run --recipe (\S+)((?:\s+\\?\s*--set \S+)+)",
+    (repository_root() / JANUS_PAGE).read_text(encoding="utf-8"),
+)
+
+
+def sets(text: str) -> list[str]:
+    return re.findall(r"--set\s+(data\.\S+|evaluation\.\S+)", text)
+
+
+def header(name: str) -> str:
+    """The comments of a recipe and of its base, as one line."""
+    folder = repository_root() / "recipes" / name.partition("/")[0]
+    files = (folder / f"{name.partition('/')[2]}.yaml", folder / "base.yaml")
+    lines = [one for file in files for one in file.read_text(encoding="utf-8").splitlines()]
+    return " ".join(one.lstrip("# ") for one in lines if one.startswith("#"))
+
+
+def require_plan(name: str, overrides: list[str], folder: Path) -> None:
+    """A plan that works, and warns of nothing that the recipe or the page itself says."""
+    (file,) = [one for one in overrides if one.startswith("data.path=")]
+    path = folder / file.partition("=")[2]
+    path.write_text("{}")
+    rest = [one.rstrip(".;,") for one in overrides if one != file]
+    found = plan(resolve(name, [*rest, f"data.path={path}"], Path(os.devnull)))
+    said = ("data.", "evaluation.", "judges.", "rollout.group_size")
+    assert not [one for one in found.warnings if one.startswith(said)]
+
+
+@pytest.mark.parametrize(
+    "name", [f"janus-pro-{size}/{own}" for size in ("1b", "7b") for own in PUBLISHED]
+)
+def test_the_header_of_a_recipe_says_how_ones_own_data_is_used(name: str, tmp_path: Path) -> None:
+    own = name.endswith(("pair-grpo", "edit"))
+    words = header(name)
+    start = words.index("Its data:") if own else words.index("Your own")
+    overrides = sets(words[start:].partition("judge=examiner")[0] + "judge=examiner")
+    assert len(overrides) == (3 if own else 4)
+    require_plan(name, overrides, tmp_path)
+
+
+@pytest.mark.parametrize(("name", "settings"), [one for one in COMMANDS if "data." in one[1]])
+def test_commands_of_the_page_are_plans_that_work(name: str, settings: str, tmp_path: Path) -> None:
+    require_plan(name, sets(settings), tmp_path)
+
+
+def test_the_run_of_the_page_is_a_plan_that_works(tmp_path: Path) -> None:
+    page = (repository_root() / JANUS_PAGE).read_text(encoding="utf-8")
+    (text,) = re.findall(r"```yaml\n(inherits.*?)```", page, re.DOTALL)
+    pairs = [{"prompt1": f"a {i}", "prompt2": f"b {i}", "image1": None} for i in range(100)]
+    held = [{"category": "c", "caption1": "a 0", "caption2": "new"}]
+    files = {"pairs.json": pairs, "PairComp.json": held}
+    for file, content in files.items():
+        (tmp_path / file).write_text(json.dumps(content))
+    (tmp_path / "unpaired.txt").write_text("a dog\na cat\n")
+    text = text.replace("data/prompts/", f"{tmp_path}/").replace("checkpoints/", f"{tmp_path}/")
+    (tmp_path / "janus-sft.pth").write_bytes(b"")
+    (tmp_path / "mine.yaml").write_text(text)
+    config = resolve(str(tmp_path / "mine.yaml"), (), Path(os.devnull))
+    assert config.rollout.group_size == 7
+    found = prompts_here(config)
+    assert found is not None
+    assert (found.train, found.heldout) == (2 * 99 + 2, 2)
+    assert not [key for key, _ in rejections(config, 8)]
 
 
 def test_a_run_may_not_end_before_its_rate_does() -> None:

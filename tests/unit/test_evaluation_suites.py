@@ -141,6 +141,32 @@ def test_a_prompt_without_a_scene_is_named():
         evaluate(np.zeros((1, 64, 64, 3), np.uint8), [Prompt(5, 0, "a dog")], suite("scenes"))
 
 
+# Yes or no --------------------------------------------------------------------------------------
+
+
+def test_prompts_of_any_kind_are_asked_about_in_the_words_of_the_suite():
+    prompts = [Prompt(0, 0, "a dog"), Prompt(1, 0, "a cat"), *scenes("shapes", 3)[2:]]
+    config = suite("yes_no", images_per_prompt=2, yes_no={"question": "Is it {prompt}?"})
+    numbers = iter([0.2, 0.4, None, None, 0.9, 0.9])
+    judge = scripted(lambda question: next(numbers))
+    found = evaluate(np.zeros((6, 64, 64, 3), np.uint8), prompts, config, judge)
+    assert [one.prompt for one in judge.judge.asked[:4:2]] == ["Is it a dog?", "Is it a cat?"]
+    assert all(len(one.images) == 1 for one in judge.judge.asked)
+    assert found.summary["headline"] == found.summary["image_score"] == "judge"
+    assert found.summary["missing"] == 2
+    assert found.rows[2]["missing"] == "away"
+    assert found.mean("judge") == pytest.approx((0.3 + 0.9) / 2), "a missing score is no number"
+    assert found.summary["metrics"]["gold"]["n"] == 1, "of the only scene"
+
+
+def test_yes_or_no_needs_somebody_who_says_it():
+    prompts, config = [Prompt(0, 0, "a dog")], suite("yes_no")
+    with pytest.raises(DataError, match=r"name one in evaluation\.yes_no\.judge"):
+        evaluate(np.zeros((1, 64, 64, 3), np.uint8), prompts, config)
+    with pytest.raises(Stopped, match="answered no question of the suite: away"):
+        evaluate(np.zeros((1, 64, 64, 3), np.uint8), prompts, config, scripted(lambda one: None))
+
+
 # PairComp ---------------------------------------------------------------------------------------
 
 

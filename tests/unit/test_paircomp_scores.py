@@ -10,9 +10,15 @@ import pytest
 from click.testing import CliRunner
 
 from atelier.cli.application import application
+from atelier.config.schema import DataConfig, EvaluationConfig
 from atelier.data.readers.paircomp import read
+from atelier.data.scene_tables import scene_table
 from atelier.errors import DataError
+from atelier.evaluation.evaluate import evaluate
+from atelier.evaluation.files import write_evaluation
+from atelier.evaluation.judging import SuiteJudge
 from atelier.evaluation.score_files import category_means, read_score_file
+from atelier.judge.questions import Answer
 
 PAIRCOMP = Path(__file__).resolve().parents[3] / "shared" / "data" / "paircomp" / "PairComp.json"
 
@@ -81,6 +87,94 @@ def test_scores_of_all_550_pairs(tmp_path):
     assert lines[-1].split() == [
         *["All", "0.350", "(0.350", "to", "0.350)", "0.350", "(0.350", "to", "0.350)", "550"]
     ]
+
+
+def said(*words):
+    result = CliRunner().invoke(application, ["paircomp", "summary", *map(str, words)])
+    return result.exit_code, result.output
+
+
+CAPTIONS = [
+    {"category": name, "caption1": f"a {index}", "caption2": f"b {index}"}
+    for index, name in enumerate(("Color", "Color", "Style & Tone"))
+]
+
+
+def test_a_category_without_a_score_is_told_and_makes_no_mean_of_all(tmp_path):
+    pairs = tmp_path / "PairComp.json"
+    pairs.write_text(json.dumps(CAPTIONS))
+    own = {str(pair): entry(pair, (1, 1, 1, 1)) for pair in range(3)}
+    code, whole = said(written(tmp_path, own), "--pairs", pairs)
+    assert code == 0
+    assert "warning" not in whole
+    assert whole.splitlines()[-1].split()[-1] == "3"
+    code, partly = said(written(tmp_path, {"0": own["0"], "2": own["2"]}), "--pairs", pairs)
+    assert "1 of 2" in partly
+    assert "2 of 3" in partly
+    assert "warning: 1 of 3 pairs have no score" in partly
+    code, lacking = said(written(tmp_path, {"0": own["0"]}), "--pairs", pairs)
+    rows = {line.split("  ")[0]: line for line in lacking.splitlines()}
+    assert "missing" in rows["Style & Tone"]
+    assert "0 of 1" in rows["Style & Tone"]
+    assert "missing" in rows["All"]
+    assert "warning: no pair of Style & Tone has a score, so All has none" in lacking
+
+
+class Levels:
+    """A judge whose P(yes) follows from the length of the question."""
+
+    def ask(self, questions):
+        return [Answer({"p_yes": len(one.prompt) / 200}) for one in questions]
+
+
+def test_a_run_and_its_folder_say_what_the_report_says(tmp_path, monkeypatch):
+    """Also its score file: categories are known where it lies."""
+    data = DataConfig(scene_kind="shapes", scene_pairs=1, train_prompts=12)
+    config = EvaluationConfig(suite="paircomp", bootstrap_samples=200)
+    pictures = np.zeros((24, 64, 64, 3), np.uint8)
+    monkeypatch.setenv("ATELIER_RUNS", str(tmp_path / "runs"))
+    run = tmp_path / "runs" / "5a17b0-run"
+    for folder, judge in (("baseline", None), ("evaluate", SuiteJudge("j", "m", Levels()))):
+        evaluation = evaluate(pictures, list(scene_table(data, "train")), config, judge)
+        write_evaluation(run / folder, evaluation, pictures)
+    (run / "run.json").write_text("{}")
+    whole = evaluation.summary["metrics"]["judge_arithmetic"]
+    expected = f"{whole['mean']:.3f} ({whole['low']:.3f} to {whole['high']:.3f})"
+    for name in ("5a17b0", "5a17b0-run", run, run / "evaluate", run / "evaluate/paircomp.json"):
+        code, output = said(name)
+        assert code == 0, output
+        assert expected in output.splitlines()[-1]
+        assert len(output.splitlines()) > 3, "a row a category"
+    code, output = said(run / "baseline")
+    assert "0.000 (0.000 to 0.000)" in output.splitlines()[-1], "by gold, without a judge"
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("nothing", "no run 'nothing'"),
+        ("", "is empty"),
+        ("FOLDER", "no finished evaluation"),
+        ("RUN", "no final evaluation"),
+    ],
+)
+@pytest.mark.parametrize("verb", ["paircomp", "mmmg"])
+def test_what_has_no_scores_is_told(tmp_path, monkeypatch, verb, name, words):
+    monkeypatch.setenv("ATELIER_RUNS", str(tmp_path))
+    for folder in ("FOLDER", "RUN"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "RUN" / "run.json").write_text("{}")
+    named = str(tmp_path / name) if name == "FOLDER" else name
+    result = CliRunner().invoke(application, [verb, "summary", named])
+    assert result.exit_code != 0
+    assert words in result.output + str(result.exception)
+
+
+def test_paircomp_itself_is_no_score_file(tmp_path):
+    with pytest.raises(DataError, match=r"PairComp's captions and no scores; name it in --pairs"):
+        read_score_file(written(tmp_path, CAPTIONS))
+    with pytest.raises(DataError, match="4 objects of pair_idx, prompt_idx, image_idx, score"):
+        read_score_file(written(tmp_path, {}))
 
 
 GOOD = entry(0, (1, 1, 1, 1))

@@ -1,17 +1,26 @@
 """Prompt files are read before a run starts, where they are here."""
 
+import json
 import os
+import re
+import shlex
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from atelier.cli.application import application
-from atelier.config.resolve import resolve
-from atelier.config.schema import RunConfig
+from atelier.config.paths import repository_root
+from atelier.config.plan import plan
+from atelier.config.recipes import recipe_names, recipes_directory
+from atelier.config.resolve import resolve, write_stage_configs
+from atelier.config.schema import DataConfig, RunConfig
+from atelier.data.scene_tables import scene_tables
 from atelier.errors import DataError, PlanError
+from atelier.stages import prepare as stages_prepare
 from atelier.stages.prompts_here import prompt_warnings, prompts_here
 from atelier.stages.run_file import check_opening
+from atelier.tracking.run_directory import RunDirectory
 
 
 @pytest.fixture
@@ -46,6 +55,51 @@ def test_a_plan_counts_what_is_there(signs: Path) -> None:
     assert "evaluation.prompts: 256, but only" in said
 
 
+PAIRS = [{"prompt1": f"a red dog {i}", "prompt2": f"a blue dog {i}"} for i in range(40)]
+
+
+def paired(folder: Path, *more: str) -> list[str]:
+    """Forty pairs, of which three have a prompt in PairComp."""
+    (folder / "pairs.json").write_text(json.dumps(PAIRS))
+    held = [
+        {"category": "c", "caption1": PAIRS[i]["prompt1"], "caption2": f"new {i}"} for i in range(3)
+    ]
+    (folder / "PairComp.json").write_text(json.dumps(held))
+    paths = (f"data.path={folder / 'pairs.json'}", f"data.heldout_path={folder / 'PairComp.json'}")
+    formats = ("data.source=focusdiff", "data.heldout_source=paircomp")
+    rewards = ("rewards.ocr=null", "rewards.jpeg_compressibility={}", "evaluation.suite=paircomp")
+    judge = ("judges.j={model: m, placement: in_process}", "evaluation.paircomp.judge=j")
+    return [*paths, *formats, *rewards, *judge, *more]
+
+
+@pytest.mark.parametrize(
+    ("more", "row", "remark"),
+    [
+        ([], "not trained on", "6  they or their partner are held out"),
+        (["data.train_prompts=60"], "training prompts", "60  14 more are left out (data.train_p"),
+        (["data.heldout_prompts=4"], "held-out prompts", "4  2 more are left out (data.heldout_p"),
+    ],
+)
+def test_what_is_not_used_of_a_file_is_said_by_plan_and_prepare(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, more: list[str], row: str, remark: str
+) -> None:
+    settings = paired(tmp_path, *more)
+    typed = [part for one in settings for part in ("--set", one)]
+    recipe = ("--recipe", "tiny/flow-grpo-fast", "--params", os.devnull)
+    result = CliRunner().invoke(application, ["plan", *recipe, *typed])
+    rows = {line.split("  ")[0]: " ".join(line.split()) for line in result.output.splitlines()}
+    assert remark.replace("  ", " ") in rows[row]
+    run = RunDirectory(tmp_path / "run")
+    write_stage_configs(resolve("tiny/flow-grpo-fast", settings, Path(os.devnull)), run)
+    with caplog.at_level("INFO"):
+        stages_prepare.run(run)
+    (said,) = [one for one in caplog.messages if "training prompts" in one]
+    assert "6 not trained on, because they or their partner are held out too" in said
+    for split, left_out in (("train", 14), ("heldout", 2)):
+        mine = any(split in one for one in more)
+        assert (f"{left_out} more than data.{split}_prompts left out" in said) == mine
+
+
 def test_enough_prompts_are_no_remark(signs: Path) -> None:
     config = configured(
         signs,
@@ -75,6 +129,54 @@ def test_fewer_prompts_than_a_step_takes_are_a_refused_plan(signs: Path) -> None
     signs.write_text("".join(signs.read_text().splitlines(keepends=True)[:10]))
     with pytest.raises(PlanError, match=r"train\.prompts_per_step: 12 is more than the"):
         prompts_here(configured(signs))
+
+
+GRAPHS = ("data.scene_kind=shapes", "data.scene_task=graph", "data.scene_tiers=1")
+
+
+def test_scenes_that_there_are_not_are_refused_by_plan_and_run_alike() -> None:
+    """Both limits at once, and what is said to work does."""
+    graphs = (*GRAPHS, *("rewards.ocr=null", "rewards.scene_graph={}", "evaluation.suite=mmmg"))
+    refused = (
+        lambda: prompts_here(resolve("tiny/flow-grpo-fast", graphs, Path(os.devnull))),
+        lambda: check_opening("tiny/flow-grpo-fast", graphs, None, None),
+    )
+    for one in refused:
+        with pytest.raises(PlanError) as caught:
+            one()
+    said = str(caught.value)
+    assert "data.train_prompts 2048: scene_kind shapes, scene_task graph, scene_tiers 1" in said
+    assert "data.heldout_prompts 256: " in said
+    works = re.findall(r"--set (\S+)", said)
+    assert len(works) == 2
+    assert prompts_here(resolve("tiny/flow-grpo-fast", (*graphs, *works), Path(os.devnull))) is None
+
+
+def test_fewer_pairs_of_scenes_are_as_many_as_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Sooner than in earnest, and of the split that has fewer.
+    monkeypatch.setattr("atelier.data.scene_tables.FRUITLESS_DRAWS", 40)
+    few = {"train_prompts": 8, "heldout_prompts": 4000}
+    pairs = {"scene_kind": "shapes", "scene_pairs": 0.5, **few}
+    with pytest.raises(DataError, match=r"scene_pairs 0\.5 holds too few") as caught:
+        scene_tables(DataConfig(**pairs))
+    (works,) = re.findall(r"--set data.heldout_prompts=(\d+)", str(caught.value))
+    _, heldout = scene_tables(DataConfig(**pairs | {"heldout_prompts": int(works)}))
+    assert len(heldout) == int(works)
+
+
+@pytest.mark.parametrize("name", recipe_names(recipes_directory()))
+def test_every_recipe_of_scenes_has_as_many_as_it_asks_for(name: str) -> None:
+    config = resolve(name, (), Path(os.devnull))
+    assert config.data.source != "scenes" or prompts_here(config) is None
+
+
+def test_the_command_of_the_page_about_graphs_is_a_plan_that_works() -> None:
+    page = (repository_root() / "docs" / "mmmg.md").read_text(encoding="utf-8")
+    (command,) = re.findall(r"atelier run --recipe (.*?)\n```", page, re.DOTALL)
+    recipe, *words = shlex.split(command.replace("\\\n", " "))
+    config = resolve(recipe, words[1::2], Path(os.devnull))
+    assert plan(config).updates
+    assert prompts_here(config) is None
 
 
 def test_scenes_have_no_file() -> None:

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
-
-from atelier.cli.options import PATH
 
 SCORES = ("mmmg", "official", "fidelity")
 
@@ -17,7 +13,7 @@ def mmmg() -> None:
 
 
 @mmmg.command()
-@click.argument("folder", type=PATH, metavar="FOLDER")
+@click.argument("name", metavar="FOLDER")
 @click.option(
     "--score",
     type=click.Choice(SCORES),
@@ -31,10 +27,10 @@ def mmmg() -> None:
     type=click.Choice(("judge", "gold")),
     help="Whose verdicts. Default: those of the evaluation's headline.",
 )
-def summary(folder: Path, score: str, by: str | None) -> None:
+def summary(name: str, score: str, by: str | None) -> None:
     """Scores of an evaluation by tier and discipline, times 100.
 
-    FOLDER is that of an evaluation by the suite mmmg, such as runs/ID/evaluate. Avg is the
+    FOLDER is that of an evaluation by the suite mmmg, or a run (its directory or id). Avg is the
     leaderboard's: the unweighted mean of the tiers' means.
     """
     from atelier.errors import DataError
@@ -43,7 +39,11 @@ def summary(folder: Path, score: str, by: str | None) -> None:
     from atelier.mmmg.benchmark import DISCIPLINES, TIERS, differences
     from atelier.mmmg.tables import Mean
     from atelier.report.text_tables import aligned
+    from atelier.stages.find_run import find_evaluation
 
+    if not name:
+        raise click.UsageError("FOLDER is empty; name an evaluation or a run")
+    folder = find_evaluation(name)
     evaluation = read_evaluation(folder)
     suite = evaluation.summary.get("suite")
     if suite != "mmmg":

@@ -123,14 +123,20 @@ def _pass_rows(plan: Plan) -> list[Row]:
 def _prompt_rows(prompts: PromptsHere | None) -> list[Row]:
     if prompts is None:
         return []
-    rows = [
-        ("training prompts", prompts.train, prompts.train_asked),
-        ("held-out prompts", prompts.heldout, prompts.heldout_asked),
-    ]
-    return [
-        (name, f"{there:,}", f"all there are; asked for: {asked:,}" if there < asked else "")
-        for name, there, asked in rows
-    ]
+    counts = {
+        "train": ("training prompts", prompts.train, prompts.train_asked),
+        "heldout": ("held-out prompts", prompts.heldout, prompts.heldout_asked),
+    }
+    rows: list[Row] = []
+    for split, (name, there, asked) in counts.items():
+        remark = f"all there are; asked for: {asked:,}" if there < asked else ""
+        if more := prompts.left_out[split]:
+            remark = f"{more:,} more are left out (data.{split}_prompts)"
+        rows.append((name, f"{there:,}", remark))
+    if prompts.dropped:
+        why = "they or their partner are held out"
+        rows.append(("not trained on", f"{prompts.dropped:,}", why))
+    return rows
 
 
 def _memory_rows(plan: Plan) -> list[Row]:

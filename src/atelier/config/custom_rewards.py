@@ -36,6 +36,33 @@ def function_problem(function: str) -> str | None:
     return _name_problem(function, Path(spec.origin) if spec and spec.origin else None)
 
 
+def says_range(function: str) -> bool:
+    """Whether the text of a `module:name` that is there says a value_range anywhere; what is no
+    text, or imports from elsewhere, is believed."""
+    source = _source(function)
+    if source is None:
+        return True
+    try:
+        text = source.read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return True
+    return "value_range" in text or f"def {function.partition(':')[2]}(" not in text
+
+
+def _source(function: str) -> Path | None:
+    """The file of a module below the repository or on PYTHONPATH; None where it is none."""
+    places: list[str] | None = import_path()
+    spec = None
+    for part in function.partition(":")[0].split("."):
+        spec = PathFinder.find_spec(part, places) if places is not None else None
+        if spec is None:
+            return None
+        found = spec.submodule_search_locations
+        places = None if found is None else list(found)
+    origin = None if spec is None else spec.origin
+    return Path(origin) if origin is not None and origin.endswith(".py") else None
+
+
 def _name_problem(function: str, source: Path | None) -> str | None:
     """Why a module has no such name, by its text: importing it may take long, or do something."""
     module, _, name = function.partition(":")

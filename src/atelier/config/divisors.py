@@ -1,6 +1,12 @@
-"""Which number would do where one does not divide."""
+"""Which number would do where one does not divide, and how numbers are said."""
 
 from __future__ import annotations
+
+
+def counted(number: int, what: str) -> str:
+    """`1 micro-batch`, `2 micro-batches`."""
+    ending = "" if number == 1 else "es" if what.endswith("h") else "s"
+    return f"{number} {what}{ending}"
 
 
 def nearest_divisors(number: int, wanted: int) -> str:

@@ -10,6 +10,7 @@ from typing import Any, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from atelier.config.reward_names import reward_hint
 from atelier.config.schema import RunConfig
 from atelier.config.theirs import key_hint
 
@@ -75,6 +76,8 @@ def suggestion(key: str) -> str:
     if theirs := key_hint(key, is_ours=leaf in leaves):
         return theirs
     siblings = [k for k in known_keys() if k.rpartition(".")[0] == schema_key(f"{parent}.x")[:-2]]
+    if parent == "rewards" and leaf not in leaves:
+        return reward_hint(leaf, sorted(known.rpartition(".")[2] for known in siblings))
     close = nearest(leaf, [known.rpartition(".")[2] for known in siblings])
     if close is not None:
         return f"; did you mean {f'{parent}.{close}' if parent else close}?"

@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from atelier.config.memory.estimate import Memory
+from atelier.config.placement import judges_share
 from atelier.config.plan import plan
 from atelier.config.schema import RunConfig
 from atelier.errors import AtelierError
@@ -34,15 +35,18 @@ def fitting(config: RunConfig, gibibytes: float) -> list[str]:
         f"the peak of {now.peak / GIBIBYTE:.1f} GiB, with 10 % for what is not counted "
         f"{now.peak * MARGIN / GIBIBYTE:.1f} GiB"
     )
+    whole, gibibytes = gibibytes, gibibytes * (1 - judges_share(config))
+    if gibibytes < whole:
+        verdict += f", beside judges that take {whole - gibibytes:.1f} GiB of the same GPU"
     if _fits(now, gibibytes):
-        return [f"fits {gibibytes:g} GiB: {verdict}"]
+        return [f"fits {whole:g} GiB: {verdict}"]
     alone = [(one, found) for one in _ways(config) if (found := _memory(config, one))]
     lower = [(one, found) for one, found in alone if found.peak < now.peak]
     fits = _first_of_each([pair for pair in lower if _fits(pair[1], gibibytes)])
     helping = _first_of_each([pair for pair in reversed(lower) if not _fits(pair[1], gibibytes)])
     helping = [pair for pair in helping if not any(pair[0].keys() == one.keys() for one, _ in fits)]
     fits = fits or _together(config, [one for one, _ in lower], gibibytes)
-    lines = [f"does not fit {gibibytes:g} GiB: {verdict}"]
+    lines = [f"does not fit {whole:g} GiB: {verdict}"]
     lines += [_line("fits with", one, found) for one, found in fits]
     lines += [_line("lower with", one, found) for one, found in reversed(helping)]
     if not fits:
@@ -83,6 +87,9 @@ def _ways(config: RunConfig) -> Iterator[Settings]:
             yield {"rollout.micro_batch_size": smaller}
     if not policy.gradient_checkpointing:
         yield {"policy.gradient_checkpointing": True}
+    # Last: it is another training, of less.
+    if policy.trainable == "full":
+        yield {"policy.trainable": "lora"}
 
 
 def _together(
@@ -124,4 +131,5 @@ def _fits(memory: Memory, gibibytes: float) -> bool:
 def _line(verdict: str, settings: Settings, memory: Memory) -> str:
     """As it is typed."""
     typed = " ".join(f"--set {key}={str(value).lower()}" for key, value in settings.items())
-    return f"  {verdict:<10}  {typed}: {memory.peak / GIBIBYTE:.1f} GiB"
+    other = " (an adapter is trained, and not the whole)" if "policy.trainable" in settings else ""
+    return f"  {verdict:<10}  {typed}: {memory.peak / GIBIBYTE:.1f} GiB{other}"

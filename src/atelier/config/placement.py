@@ -10,8 +10,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from atelier.config.judge import JudgeConfig
+from atelier.config.paths import from_root
+from atelier.config.rewards import JudgedSection
 from atelier.config.schema import RunConfig
 from atelier.config.servers import Placed
+
+LARGEST_ON_CPU = 10**9  # bytes of weights that still answer in seconds
 
 
 @dataclass(frozen=True)
@@ -97,6 +101,52 @@ def placement_conflicts(config: RunConfig) -> Iterator[tuple[str, str]]:
                     f"{key}.vllm.gpu_memory_share",
                     f"judges that share the trainer's GPUs would take {shared:.0%} of one",
                 )
+
+
+def judges_share(config: RunConfig) -> float:
+    """Share of a trainer's GPU that judges keep for themselves, those that sleep not counted."""
+    return sum(
+        section.vllm.gpu_memory_share
+        for _, section in managed_servers(config)
+        if isinstance(section, JudgeConfig) and section.server.share_gpus and not section.vllm.sleep
+    )
+
+
+def placement_warnings(config: RunConfig) -> Iterator[tuple[str, str]]:
+    """Key and warning of judges that nobody asks, and of those that vLLM would serve on the CPU and
+    that are too large for it.
+
+    Who sets `device: cpu`, or another program, knows what it does.
+    """
+    asked = {
+        one.judge for one in config.rewards.sections().values() if isinstance(one, JudgedSection)
+    }
+    for name, judge in config.judges.items():
+        server = judge.server
+        if judge.placement == "managed" and name not in {*asked, config.evaluation.judge}:
+            yield (
+                f"judges.{name}",
+                "no reward and no suite asks it, and a run starts it all the same",
+            )
+            continue
+        has_gpus = server.gpus or server.share_gpus
+        if judge.placement != "managed" or has_gpus or server.command or judge.device == "cpu":
+            continue
+        if _is_large(judge.model):
+            yield (
+                f"judges.{name}.server.gpus",
+                f"0: {judge.model} would answer on the CPU, which takes minutes an image; give it "
+                f"GPUs of its own ({_ranks_of(judge)}), the trainer's (server.share_gpus), or name "
+                "servers of others (placement: remote)",
+            )
+
+
+def _is_large(model: str) -> bool:
+    """Whether a model's files here pass LARGEST_ON_CPU; those of a hub are taken to."""
+    folder = from_root(model)
+    if not folder.is_dir():
+        return True
+    return sum(one.stat().st_size for one in folder.glob("*.safetensors")) > LARGEST_ON_CPU
 
 
 def _ranks_of(section: Placed) -> int:

@@ -15,7 +15,7 @@ from atelier.config.facts.read import Facts, known_facts, read_model_facts, sour
 from atelier.config.memory.estimate import Memory, estimate
 from atelier.config.model_rules import model_rejections
 from atelier.config.objective_rules import objective_warnings
-from atelier.config.placement import placement_rows
+from atelier.config.placement import placement_rows, placement_warnings
 from atelier.config.rejections import rejections, rewards_in_use
 from atelier.config.rewards import JudgedSection
 from atelier.config.schema import RunConfig
@@ -28,6 +28,8 @@ from atelier.errors import ConfigError, PlanError
 # Below this, results depend on the micro-batch in the last bits, and OCR and JPEG rewards are
 # steps: one flipped pixel can change a score (spec platform 14).
 SMALLEST_STEADY_MICRO_BATCH = 8
+
+SMALLEST_PUBLISHED_GROUP = 7  # FocusDiff's (spec janus 2)
 
 # Ratios of ratio_norm are a few 1e-5 from 1: as wide a clip range was meant for another log_prob.
 WIDE_GUARD_CLIP = 1e-3
@@ -100,7 +102,9 @@ def _derive(config: RunConfig, ranks: int, facts: Facts | None, here: bool) -> P
     sampled = samples * (1 + train.resample_rounds)
     scored = sampled * each.images
     evaluations = train.steps // train.evaluate_every if train.evaluate_every else 0
-    evaluated = 2 * evaluation.prompts + evaluations * evaluation.periodic_prompts
+    heldout = config.data.heldout_prompts
+    evaluated = 2 * min(evaluation.prompts, heldout)
+    evaluated += evaluations * min(evaluation.periodic_prompts, heldout)
     evaluated *= evaluation.images_of_a_prompt
     actions = each.actions
     return Plan(
@@ -158,14 +162,19 @@ def _warnings(config: RunConfig, ranks: int, facts: Facts | None) -> Iterator[tu
             f"below {SMALLEST_STEADY_MICRO_BATCH} the last bits depend on it, "
             "and rewards that are steps can flip",
         )
-    if rollout.group_size < SMALLEST_STEADY_MICRO_BATCH:
-        yield "rollout.group_size", "advantages of small groups are noisy; 16 to 24 is usual"
+    if rollout.group_size < SMALLEST_PUBLISHED_GROUP:
+        yield (
+            "rollout.group_size",
+            f"advantages of small groups are noisy; published runs have {SMALLEST_PUBLISHED_GROUP} "
+            "to 24",
+        )
     if train.checkpoint_every > train.steps:
         yield "train.checkpoint_every", f"no checkpoint before the last of {train.steps} steps"
     if train.evaluate_every > train.steps:
         yield "train.evaluate_every", f"no periodic evaluation in {train.steps} steps"
     yield from without_effect(config)
     yield from suite_warnings(config)
+    yield from placement_warnings(config)
     yield from objective_warnings(config)
     yield from completion_warnings(config)
     clip = config.algorithm.clip_range

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from atelier.config.keys import suggestion
+from atelier.config.keys import nearest, suggestion
 from atelier.config.theirs import value_hint
 from atelier.config.yaml_files import KeyPath, Origin
 
@@ -29,6 +30,7 @@ _MEANING = {
 _FUNCTION = "must be a dotted module, a colon and a name in it, such as my_rewards:score"
 _FORMS = {"function": _FUNCTION, "detector": _FUNCTION}
 _LONGEST_VALUE = 60
+_QUOTED = re.compile(r"'([^']*)'")
 
 
 def describe(error: ValidationError, origins: Mapping[KeyPath, Origin]) -> list[str]:
@@ -62,7 +64,7 @@ def _lines(detail: ErrorDetails) -> Iterator[tuple[KeyPath, str]]:
     elif detail["type"] == "missing":  # the input is the section around it
         yield path, f"{key}: {_meaning(detail)}"
     else:
-        hint = value_hint(key, detail["input"])
+        hint = value_hint(key, detail["input"]) or _choice_hint(detail)
         yield path, f"{key}: {_value(detail['input'])} {_meaning(detail)}{hint}"
 
 
@@ -73,6 +75,14 @@ def _hint(path: KeyPath) -> str:
     if last == "inherits":
         return "; only a recipe inherits: choose one with `recipe: NAME` or --recipe"
     return suggestion(".".join(str(part) for part in path))
+
+
+def _choice_hint(detail: ErrorDetails) -> str:
+    """`; did you mean ...?` where one of several texts was misspelt."""
+    if detail["type"] != "literal_error" or not isinstance(detail["input"], str):
+        return ""
+    close = nearest(detail["input"], _QUOTED.findall(detail["ctx"]["expected"]))
+    return f"; did you mean {close}?" if close else ""
 
 
 def _meaning(detail: ErrorDetails) -> str:

@@ -27,6 +27,12 @@ PromptFormat = Literal[
 PromptSource = Literal["scenes", PromptFormat]
 PAIR_SOURCES = ("paircomp", "focusdiff")
 EDIT_SOURCES = ("janus_edit", "janus_sft_edit")
+# Formats that carry no text to be read in the image.
+WITHOUT_TARGET = (
+    *("plain", "geneval", "unigenbench", "janus_sft", "mmmg"),
+    *PAIR_SOURCES,
+    *EDIT_SOURCES,
+)
 Part = Literal["train", "heldout", "unpaired"]
 
 # The key of the section `data` that names each file.

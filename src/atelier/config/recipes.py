@@ -9,6 +9,8 @@ from atelier.config.paths import repository_root
 from atelier.config.yaml_files import Layer, read_yaml, shown
 from atelier.errors import ConfigError
 
+MOST_LISTED = 8  # recipes in a message
+
 
 def recipes_directory() -> Path:
     """The repository's recipes."""
@@ -79,8 +81,16 @@ def _find(name: str, directory: Path, beside: Path, where: str) -> Path:
     raise ConfigError(
         f"{where}: there is no recipe {name!r}"
         + (f"; did you mean {meant}?" if meant else "")
-        + f" (known: {', '.join(names) or 'none'})"
+        + ("" if meant else f" ({_listed(names)})")
     )
+
+
+def _listed(names: list[str]) -> str:
+    """The families of recipes, or few recipes one by one."""
+    if len(names) <= MOST_LISTED:
+        return f"known: {', '.join(names) or 'none'}"
+    families = sorted({name.rpartition("/")[0] for name in names} - {""})
+    return f"{len(names)} are known, of {', '.join(families)}: `atelier recipes` lists them"
 
 
 def _meant(name: str, names: list[str]) -> str | None:

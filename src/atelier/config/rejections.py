@@ -7,17 +7,16 @@ from collections.abc import Iterator
 
 from atelier.config.algorithm_rules import algorithm_rejections
 from atelier.config.custom_rewards import function_problem
-from atelier.config.divisors import nearest_divisors, nearest_multiples
+from atelier.config.divisors import counted, nearest_divisors, nearest_multiples
 from atelier.config.log_probs import log_prob_name
 from atelier.config.model_rules import HUB_ID
 from atelier.config.paths import from_root
 from atelier.config.placement import managed_servers, placement_conflicts
 from atelier.config.policy_rules import policy_rejections
 from atelier.config.prompt_files import (
-    EDIT_SOURCES,
     FOLDER_FILES,
     KEYS,
-    PAIR_SOURCES,
+    WITHOUT_TARGET,
     can_be_had,
     prompt_files,
 )
@@ -32,13 +31,6 @@ Rejections = Iterator[tuple[str, str]]
 
 # Below, log-probabilities of float32 latents are rounding divided by next to nothing.
 LEAST_NOISE = 0.01
-
-# Prompt formats that carry no text to be read in the image.
-_WITHOUT_TARGET = (
-    *("plain", "geneval", "unigenbench", "janus_sft", "mmmg"),
-    *PAIR_SOURCES,
-    *EDIT_SOURCES,
-)
 
 
 def rewards_in_use(rewards: RewardsConfig) -> dict[str, float]:
@@ -74,7 +66,8 @@ def rejections(config: RunConfig, ranks: int) -> Rejections:
 def _batch_rejections(config: RunConfig, ranks: int) -> Rejections:
     train, size = config.train, config.rollout.micro_batch_size
     images = train.prompts_per_step * config.rollout.group_size
-    if config.rollout.group_size < 2:
+    needs_more = config.policy.family == "janus" and config.algorithm.ground_truth.enabled
+    if config.rollout.group_size < 2 and not needs_more:  # else token_rules.py says how many
         yield "rollout.group_size", "1 image has no group to be compared with; use 2 or more"
     parts = train.updates_per_step * ranks
     shareable = images % parts == 0  # by micro-batches of one size or another
@@ -101,9 +94,10 @@ def _batch_rejections(config: RunConfig, ranks: int) -> Rejections:
             works.insert(0, f"train.updates_per_step {updates}")
         if whole and shareable:
             works.insert(0, f"rollout.micro_batch_size {sizes}")
+        what = "micro-batch" if whole else "image"
         yield (
             "train.updates_per_step",
-            f"{images // unit} {'micro-batches' if whole else 'images'} a step cannot be shared "
+            f"{counted(images // unit, what)} a step cannot be shared "
             f"equally by {train.updates_per_step} update(s) x {ranks} process(es) "
             f"(launch.processes); what works: {', or '.join(works)}",
         )
@@ -335,7 +329,7 @@ def _environment_rejections(config: RunConfig) -> Rejections:
 
 
 def _data_rejections(config: RunConfig) -> Rejections:
-    data, evaluation = config.data, config.evaluation
+    data = config.data
     for part, file in prompt_files(data).items():
         if not can_be_had(file):
             source = data.heldout_source if part == "heldout" else data.source
@@ -347,18 +341,11 @@ def _data_rejections(config: RunConfig) -> Rejections:
             "train.prompts_per_step",
             f"{config.train.prompts_per_step} is more than data.train_prompts {data.train_prompts}",
         )
-    for name in ("prompts", "periodic_prompts"):
-        wanted = getattr(evaluation, name)
-        if wanted > data.heldout_prompts:
-            yield (
-                f"evaluation.{name}",
-                f"{wanted} is more than data.heldout_prompts {data.heldout_prompts}",
-            )
     yield from suite_rejections(config)
 
 
 def _no_target(config: RunConfig) -> str | None:
-    if config.data.source in _WITHOUT_TARGET:
+    if config.data.source in WITHOUT_TARGET:
         return f"data.source {config.data.source}"
     if config.data.source == "scenes" and config.data.scene_task != "draw":
         return f"data.scene_task {config.data.scene_task}"

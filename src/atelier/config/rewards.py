@@ -28,6 +28,8 @@ from atelier.config.servers import Few, Placed, Placement
 RewardName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,39}$")]
 FunctionName = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$")]
 Weight = Annotated[float, Field(ge=-1e6, le=1e6, allow_inf_nan=False)]
+# The question that any prompt can be put into.
+SHOWS = "Does this image show {prompt}? Answer yes or no."
 
 
 class RewardSection(Placed):
@@ -86,7 +88,7 @@ class YesNoConfig(JudgedSection):
     yes_or_no: ClassVar[bool] = True
 
     questions: dict[str, str] = Field(
-        default={"shows": "Does this image show {prompt}? Answer yes or no."},
+        default={"shows": SHOWS},
         min_length=1,
         description="Name and text; {prompt} is the image's. With several, the mean counts.",
     )

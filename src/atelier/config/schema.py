@@ -24,7 +24,7 @@ from atelier.config.objective import LossMean, RatioLevel, SapoConfig, Surrogate
 from atelier.config.policy_parts import Dtype, TextConfig, VaeConfig
 from atelier.config.prompt_files import PromptFormat, PromptSource
 from atelier.config.qwen import ConditioningConfig, EnvironmentConfig
-from atelier.config.rewards import EditQuestions, OcrConfig, RewardsConfig
+from atelier.config.rewards import SHOWS, EditQuestions, OcrConfig, RewardsConfig
 from atelier.config.sections import (
     Decay,
     Fraction,
@@ -475,6 +475,19 @@ class TrainConfig(Section):
         return self.steps * self.updates_per_step * self.inner_epochs
 
 
+class YesNoSuiteConfig(Section):
+    """Suite yes_no: P(yes) of a judge to a question about each image, of prompts of any kind."""
+
+    judge: str | None = Field(
+        None, description="Which of `judges` is asked, none that is trained on; required."
+    )
+    question: str = Field(
+        SHOWS,
+        min_length=1,
+        description="What it is asked, for P(yes); {prompt} is the image's.",
+    )
+
+
 class PairCompConfig(Section):
     """Suite paircomp: pairs of captions that differ in one thing (spec janus 7)."""
 
@@ -484,7 +497,7 @@ class PairCompConfig(Section):
         "checker scores pairs of scenes.",
     )
     question: str = Field(
-        "Does this image show {prompt}? Answer yes or no.",
+        SHOWS,
         min_length=1,
         description="What it is asked, for P(yes); {prompt} is the image's own caption.",
     )
@@ -513,10 +526,11 @@ class MmmgSuiteConfig(MmmgMeasure):
 class EvaluationConfig(Section):
     """Held-out evaluation, before, during and after training."""
 
-    suite: Literal["ocr", "scenes", "paircomp", "editing", "mmmg"] = Field(
+    suite: Literal["ocr", "scenes", "yes_no", "paircomp", "editing", "mmmg"] = Field(
         "ocr",
         description="ocr: words that are read in the images. scenes: facts that the exact checker "
-        "finds. paircomp: pairs of captions. editing: edited images. mmmg: knowledge graphs.",
+        "finds. yes_no: what a judge says of any prompts. paircomp: pairs of captions. editing: "
+        "edited images. mmmg: knowledge graphs.",
     )
     prompts: PositiveInt = Field(256, description="Held-out prompts of baseline and final.")
     periodic_prompts: PositiveInt = Field(64, description="Held-out prompts of a periodic one.")
@@ -537,6 +551,7 @@ class EvaluationConfig(Section):
     ocr: OcrConfig = Field(
         OcrConfig(), description="How the suite reads text, in process; independent of the reward."
     )
+    yes_no: YesNoSuiteConfig = YesNoSuiteConfig()
     paircomp: PairCompConfig = PairCompConfig()
     editing: EditingConfig = EditingConfig()
     mmmg: MmmgSuiteConfig = MmmgSuiteConfig()
@@ -557,6 +572,7 @@ class EvaluationConfig(Section):
     def judges_of_suites(self) -> dict[str, str | None]:
         """Which each suite that may ask one would ask."""
         return {
+            "yes_no": self.yes_no.judge,
             "paircomp": self.paircomp.judge,
             "editing": self.editing.judge,
             "mmmg": self.mmmg.judge,

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from atelier.config.judge import JudgeConfig
-from atelier.config.prompt_files import EDIT_SOURCES, PAIR_SOURCES
+from atelier.config.prompt_files import EDIT_SOURCES, PAIR_SOURCES, WITHOUT_TARGET
 from atelier.config.rewards import JudgedSection
 
 if TYPE_CHECKING:
@@ -89,7 +89,19 @@ def suite_rejections(config: RunConfig) -> Problems:
             f"{config.train.prompts_per_step} must be even: training prompts come in pairs",
         )
     if evaluation.suite == "scenes" and (heldout != "scenes" or data.scene_task != "draw"):
-        yield "evaluation.suite", "scenes needs data.source scenes, and data.scene_task draw"
+        yield (
+            "evaluation.suite",
+            "scenes needs data.source scenes, and data.scene_task draw; prompts of any kind have "
+            "yes_no, with a judge (evaluation.yes_no.judge)",
+        )
+    if evaluation.suite == "ocr" and _lacks_target(data, heldout):
+        yield (
+            "evaluation.suite",
+            f"ocr needs a text to look for, and the held-out prompts of {heldout} have none; use "
+            f"{_suite_for(data, heldout)}",
+        )
+    if evaluation.suite == "yes_no" and has_edits(data, heldout):
+        yield "evaluation.suite", "yes_no is asked about prompts, and these are edits; use editing"
     if evaluation.suite == "paircomp":
         yield from _paircomp_rejections(data, evaluation, heldout)
     if evaluation.suite == "editing" and not has_edits(data, heldout):
@@ -104,15 +116,28 @@ def suite_rejections(config: RunConfig) -> Problems:
             "mmmg needs held-out knowledge graphs: data.source mmmg, or data.scene_task graph",
         )
     may_ask = evaluation.suite in evaluation.judges_of_suites
-    if may_ask and heldout != "scenes" and not evaluation.judge:
+    if evaluation.suite == "yes_no" and not evaluation.judge:
+        yield "evaluation.yes_no.judge", f"is required: {_declared(config.judges)}"
+    elif may_ask and heldout != "scenes" and not evaluation.judge:
         yield (
             f"evaluation.{evaluation.suite}.judge",
-            f"is required: the exact checker scores scenes only, not {heldout}",
+            f"is required: the exact checker scores scenes only, not {heldout}; "
+            f"{_declared(config.judges)}",
         )
 
 
 def suite_warnings(config: RunConfig) -> Problems:
     """Key and warning of a suite whose results say less than they seem to."""
+    for name in ("prompts", "periodic_prompts"):
+        asked, there = getattr(config.evaluation, name), config.data.heldout_prompts
+        if asked > there:
+            yield f"evaluation.{name}", f"{asked}, but data.heldout_prompts is {there}: all of them"
+    if config.evaluation.suite == "ocr" and not data_has_words(config.data):
+        yield (
+            "evaluation.suite",
+            "ocr finds no text to look for in these scenes, so it has no score but gold; use "
+            f"{_suite_for(config.data, 'scenes')}",
+        )
     if judge_is_reward(config):
         yield (
             f"evaluation.{config.evaluation.suite}.judge",
@@ -131,6 +156,36 @@ def _paircomp_rejections(data: DataConfig, evaluation: EvaluationConfig, heldout
     for name in ("prompts", "periodic_prompts"):
         if getattr(evaluation, name) % 2:
             yield f"evaluation.{name}", f"{getattr(evaluation, name)} would cut a pair in two"
+
+
+def _suite_for(data: DataConfig, heldout: str) -> str:
+    """The suite that was made for such prompts."""
+    if has_pairs(data, heldout):
+        return "paircomp"
+    if has_edits(data, heldout):
+        return "editing"
+    if has_graphs(data, heldout):
+        return "mmmg"
+    return "scenes" if heldout == "scenes" else "yes_no"
+
+
+def _lacks_target(data: DataConfig, heldout: str) -> bool:
+    """Whether held-out prompts of a format surely have no text to look for. JSON lines of plain
+    prompts may: their other keys are metadata."""
+    path = data.heldout_path or data.path or ""
+    return heldout in WITHOUT_TARGET and not (heldout == "plain" and path.endswith(".jsonl"))
+
+
+def _declared(judges: Mapping[str, JudgeConfig]) -> str:
+    """Which judges a suite may name."""
+    return f"name one of {', '.join(judges)}" if judges else "declare one in judges, and name it"
+
+
+def data_has_words(data: DataConfig) -> bool:
+    """Whether held-out prompts may ask for a text; files are believed."""
+    if (data.heldout_path and data.heldout_source) or data.source != "scenes":
+        return True
+    return data.scene_task == "draw" and data.scene_kind != "shapes"
 
 
 def has_pairs(data: DataConfig, source: str) -> bool:

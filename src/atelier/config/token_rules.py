@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from atelier.config.completion_rules import completion_rejections
+from atelier.config.custom_rewards import says_range
 from atelier.config.policy_parts import holds_weights_alone
 from atelier.config.prompt_files import EDIT_SOURCES, PAIR_SOURCES
 from atelier.config.schema import RunConfig
@@ -116,6 +117,13 @@ def _introspection_rejections(config: RunConfig) -> Rejections:
             "v2 trains on accepted images behind another context than they were drawn in; use "
             "recompute",
         )
+    for name, own in config.rewards.custom.items():
+        if own.weight and not says_range(own.function):
+            yield (
+                f"rewards.custom.{name}.function",
+                f"{own.function} says no range, and introspect rewards an answer by 1 - |reward - "
+                "answer|: declare one between 0 and 1, @atelier.rewards.reward(value_range=(0, 1))",
+            )
     weights = {name: one.weight for name, one in config.rewards.sections().items()}
     if weights and (min(weights.values()) < 0 or sum(weights.values()) > 1 + 1e-6):
         shown = ", ".join(f"{name} {weight:g}" for name, weight in weights.items())
@@ -137,7 +145,7 @@ def _ground_truth_rejections(config: RunConfig) -> Rejections:
     if config.rollout.group_size < 4:
         yield (
             "rollout.group_size",
-            f"2 of {config.rollout.group_size} images would be ground truth; use 4 or more",
+            f"{config.rollout.group_size}, of which 2 would be ground truth; use 4 or more",
         )
 
 

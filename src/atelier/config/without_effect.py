@@ -106,14 +106,10 @@ RULES = (
         lambda config: config.rollout.window.strategy == "decay",
         "rollout.window.strategy: decay",
     ),
-    Rule(
-        ("data.scene_pairs", "data.scene_task", "data.scene_wording"),
-        lambda config: config.data.source == "scenes",
-        "data.source: scenes",
-    ),
+    # Of a file's prompts nothing is said: who names a file leaves the recipe's scenes behind.
     Rule(
         ("data.scene_tiers",),
-        lambda config: config.data.source == "scenes" and config.data.scene_task == "graph",
+        lambda config: config.data.source != "scenes" or config.data.scene_task == "graph",
         "data.scene_task: graph",
     ),
     Rule(

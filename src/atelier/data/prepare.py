@@ -9,8 +9,8 @@ from atelier.config.prompt_files import prompt_files
 from atelier.data.prompts import PromptSet, write_prompts
 from atelier.data.readers.deepgen import read_mixture
 from atelier.data.rows import whole_pairs
-from atelier.data.scene_tables import ScenesConfig, scene_table
-from atelier.data.splits import FilesConfig, read_splits
+from atelier.data.scene_tables import ScenesConfig, scene_tables
+from atelier.data.splits import FilesConfig, Splits, read_splits
 
 
 class DataConfig(FilesConfig, ScenesConfig, Protocol):
@@ -21,32 +21,33 @@ def prepare(config: DataConfig, out_dir: Path) -> dict[str, Any]:
     """Write `train.parquet`, `heldout.parquet` and `summary.json`; return the summary.
 
     Scenes are generated, exactly as many as asked for. Files are read and cut to at most as many,
-    a pair never in two: without a held-out file (`heldout_path`, or one in the folder `path`) about
-    15 % of the rows, by a hash of seed and content, are held out. Training rows that stand among
-    the held-out ones too are dropped and counted. The tables are a pure function of configuration
-    and file contents.
+    a pair never in two; the rest is counted (`left_out`). Without a held-out file (`heldout_path`,
+    or one in the folder `path`) about 15 % of the rows, by a hash of seed and content, are held
+    out. Training rows that stand among the held-out ones too are dropped and counted. The tables
+    are a pure function of configuration and file contents.
 
     Everything is read and checked before anything is written.
 
     Raises:
-        DataError: a prompt file is missing or malformed, or a split would be empty.
+        DataError: a prompt file is missing or malformed, a split would be empty, or there are not
+            as many scenes.
     """
     if config.source == "scenes":
-        train, heldout = scene_table(config, "train"), scene_table(config, "heldout")
-        dropped = 0
+        splits = Splits(*scene_tables(config), dropped=0, left_out={"train": 0, "heldout": 0})
     else:
-        train, heldout, dropped = read_splits(config)
+        splits = read_splits(config)
     summary = {
         "source": config.source,
         "path": config.path,
         "heldout_path": config.heldout_path,
         "seed": config.seed,
-        "train": _described(train),
-        "heldout": _described(heldout),
-        "dropped_because_held_out": dropped,
+        "train": _described(splits.train),
+        "heldout": _described(splits.heldout),
+        "dropped_because_held_out": splits.dropped,
+        "left_out": dict(splits.left_out),
         "mixture": _mixture(config),
     }
-    for prompt_set in (train, heldout):
+    for prompt_set in (splits.train, splits.heldout):
         write_prompts(out_dir / f"{prompt_set.name}.parquet", prompt_set)
     _write_json(out_dir / "summary.json", summary)
     return summary

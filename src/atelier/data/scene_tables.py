@@ -20,6 +20,7 @@ from atelier.mmmg.benchmark import TIERS
 
 Task = Literal["draw", "edit", "graph"]
 Wording = Literal["plain", "riddle"]
+SPLITS: tuple[Split, ...] = ("train", "heldout")
 FRUITLESS_DRAWS = 500  # so many in a row without a new prompt: there are no more
 
 
@@ -38,6 +39,40 @@ class ScenesConfig(TablesConfig, Protocol):
     def scene_pairs(self) -> float: ...
 
 
+class TooFewScenes(DataError):
+    """A split has fewer different prompts than are asked for; `found` is how many it has."""
+
+    def __init__(self, config: ScenesConfig, split: Split, found: int) -> None:
+        wanted = config.train_prompts if split == "train" else config.heldout_prompts
+        self.key, self.found = f"{split}_prompts", found
+        super().__init__(
+            f"data.{self.key} {wanted}: {_world(config)} holds too few different prompts, {found}"
+        )
+
+
+def scene_tables(config: ScenesConfig) -> tuple[PromptSet, PromptSet]:
+    """The training and the held-out table.
+
+    Raises:
+        DataError: there are not so many different prompts: of one split or of both, with the
+            numbers that work.
+    """
+    found: list[PromptSet] = []
+    lacking: list[TooFewScenes] = []
+    for split in SPLITS:
+        try:
+            found.append(scene_table(config, split))
+        except TooFewScenes as error:
+            lacking.append(error)
+    if lacking:
+        if not all(one.found for one in lacking):
+            raise DataError(f"{'; '.join(map(str, lacking))}; choose other scenes")
+        works = " ".join(f"--set data.{one.key}={one.found}" for one in lacking)
+        raise DataError(f"{'; '.join(map(str, lacking))}; use {works}")
+    train, heldout = found
+    return train, heldout
+
+
 def scene_table(config: ScenesConfig, split: Split) -> PromptSet:
     """The table of a split: first the pairs, `scene_pairs` of the prompts, then single prompts; or
     edits or graphs alone (`scene_task`).
@@ -49,7 +84,7 @@ def scene_table(config: ScenesConfig, split: Split) -> PromptSet:
     (`scene_wording`) metadata have "plain", the words that solve it.
 
     Raises:
-        DataError: there are not so many different prompts.
+        TooFewScenes: there are not so many different prompts.
     """
     wanted = config.train_prompts if split == "train" else config.heldout_prompts
     pairs = min(round(config.scene_pairs * wanted / 2), wanted // 2)
@@ -68,10 +103,7 @@ def scene_table(config: ScenesConfig, split: Split) -> PromptSet:
                 found.extend(_numbered(made, len(found)))
                 last_new = attempt
         if len(found) < count:
-            raise DataError(
-                f"data.{split}_prompts {wanted}: scene_kind {config.scene_kind!r} holds too few "
-                f"different prompts (found {len(found)}); ask for fewer"
-            )
+            raise TooFewScenes(config, split, len(found))
 
     if config.scene_task == "edit":
         draw("scene edit", wanted, lambda rng: [_edit(config.scene_kind, split, rng)])
@@ -102,6 +134,18 @@ def _as_riddle(one: Prompt) -> Prompt:
     if "partner" in metadata:
         metadata["partner"] = riddle(metadata["partner"])
     return replace(one, text=riddle(one.text), metadata=metadata)
+
+
+def _world(config: ScenesConfig) -> str:
+    """The settings that say which scenes there are."""
+    words = [f"scene_kind {config.scene_kind}"]
+    if config.scene_task != "draw":
+        words.append(f"scene_task {config.scene_task}")
+    if config.scene_task == "graph":
+        words.append(f"scene_tiers {config.scene_tiers}")
+    if config.scene_pairs:
+        words.append(f"scene_pairs {config.scene_pairs:g}")
+    return ", ".join(words)
 
 
 def _single(scene: Scene) -> Prompt:

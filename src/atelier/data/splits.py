@@ -5,7 +5,7 @@ pair by both texts, of an edit by the picture that is edited.
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -34,9 +34,23 @@ class FilesConfig(NamedPaths, TablesConfig, Protocol):
     """What of the section `data` says which files (atelier.config.schema.DataConfig)."""
 
 
-def read_splits(config: FilesConfig) -> tuple[PromptSet, PromptSet, int]:
-    """Training and held-out prompts of files, and how many of the first were dropped because their
-    row, or a prompt of it, stands in the others too.
+@dataclass(frozen=True)
+class Splits:
+    """Training and held-out prompts of files, and what of the files is not among them.
+
+    Attributes:
+        dropped: training prompts whose row, or a prompt of it, stands among the held-out ones too.
+        left_out: prompts beyond `train_prompts` and `heldout_prompts`, of `train` and `heldout`.
+    """
+
+    train: PromptSet
+    heldout: PromptSet
+    dropped: int
+    left_out: Mapping[str, int]
+
+
+def read_splits(config: FilesConfig) -> Splits:
+    """Split the prompts of files.
 
     Raises:
         DataError: a prompt file is missing or malformed, or a split would be empty.
@@ -55,16 +69,38 @@ def read_splits(config: FilesConfig) -> tuple[PromptSet, PromptSet, int]:
     else:
         heldout = [row for row in rows if _is_held_out(row, config.seed)]
         candidates = [row for row in rows if not _is_held_out(row, config.seed)]
-        hint = f"its {_count(rows)} prompts are too few to split; name a data.heldout_path"
+        hint = f"{_too_few(rows)}; name a data.heldout_path"
     held = {_identity(one) for row in heldout for one in row.prompts}
     train = [row for row in candidates if held.isdisjoint(map(_identity, row.prompts))]
     for split, rest in (("training", train), ("held-out", heldout)):
         if not rest:
             raise DataError(f"{path}: no {split} prompt is left: {hint}")
+    chosen = _chosen(train, config.train_prompts, config.seed)
+    kept = _chosen(heldout, config.heldout_prompts, config.seed)
+    return Splits(
+        PromptSet(chosen, "train"),
+        PromptSet(kept, "heldout"),
+        dropped=_count(candidates) - _count(train),
+        left_out={
+            "train": _count(train) - len(chosen),
+            "heldout": _count(heldout) - len(kept),
+        },
+    )
+
+
+def _too_few(rows: Sequence[Row]) -> str:
+    """Why a file cannot be split: what stays together decides, not how many prompts there are."""
+    prompts = f"its {_count(rows)} prompts"
+    parts = len({row.content for row in rows})
+    if parts == len(rows):
+        pairs = f" ({parts} pairs or single prompts)" if parts < _count(rows) else ""
+        return f"{prompts}{pairs} are too few to split"
+    if "source_image" not in rows[0].prompts[0].metadata:
+        return f"{prompts} have {parts} different texts, too few to split"
+    pictures = "the same picture" if parts == 1 else f"{parts} pictures, too few to split"
     return (
-        PromptSet(_chosen(train, config.train_prompts, config.seed), "train"),
-        PromptSet(_chosen(heldout, config.heldout_prompts, config.seed), "heldout"),
-        _count(candidates) - _count(train),
+        f"{prompts} change {pictures}: edits of one picture are all trained on or all held out, so "
+        "that a held-out picture is new"
     )
 
 

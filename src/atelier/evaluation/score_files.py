@@ -5,6 +5,7 @@ a pair. Source: spec/janus.md 7.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,8 +48,14 @@ def read_score_file(
         DataError: not JSON, not an object; or entries that are wrong, all reported by their pair.
     """
     pairs = json_file(path)
+    if isinstance(pairs, list) and pairs and isinstance(pairs[0], dict) and "caption1" in pairs[0]:
+        raise DataError(f"{path}: these are PairComp's captions and no scores; name it in --pairs")
     if not isinstance(pairs, dict) or not pairs:
-        raise DataError(f"{path}: a non-empty JSON object of pairs expected")
+        keys = ", ".join(KEYS)
+        raise DataError(
+            f"{path}: a non-empty JSON object of pairs expected, each with its number from 0 and "
+            f"a list of {IMAGES_OF_A_PAIR} objects of {keys}"
+        )
     problems = Problems(path)
     rows: list[dict[str, Any]] = []
     for name, images in pairs.items():
@@ -61,33 +68,46 @@ def read_score_file(
 class CategoryMeans:
     """s_a and s_g of the pairs of a category, each a mean with its bootstrap interval over pairs.
 
-    `category` None is all of them together: the unweighted mean of the categories.
+    `category` None is all of them together: the unweighted mean of the categories. `pairs` is how
+    many there are; those without a score are in no mean. Without any there is none, and none of all
+    where a category has none: a mean of the others is no mean of PairComp.
     """
 
     category: str | None
-    arithmetic: Interval
-    geometric: Interval
+    arithmetic: Interval | None
+    geometric: Interval | None
+    pairs: int
 
 
-def category_means(rows: Sequence[Mapping[str, Any]], samples: int = 10_000) -> list[CategoryMeans]:
+def category_means(
+    rows: Sequence[Mapping[str, Any]],
+    samples: int = 10_000,
+    who: str = "judge",
+    there: Mapping[int, str] | None = None,
+) -> list[CategoryMeans]:
     """The categories in the order in which they come, and all of them last.
 
     Args:
-        rows: as `read_score_file` gives them.
+        rows: as `read_score_file` gives them, or those of an evaluation.
         samples: resamples of the intervals.
+        who: whose scores, one of the values of `PAIR_SCORES`.
+        there: the category of every pair that there is; default: the pairs of the rows.
     """
     found = summarize(rows, (), samples, "pair")
-    categories = [one for one in dict.fromkeys(row["category"] for row in rows) if one is not None]
-    return [
-        CategoryMeans(
-            category,
-            *(
-                Interval(**found[part(name, category) if category else name])
-                for name in ("judge_arithmetic", "judge_geometric")
-            ),
+    pairs: Mapping[Any, str | None] = there or {row["pair"]: row["category"] for row in rows}
+    counts = Counter(one for one in pairs.values() if one is not None)
+
+    def means(category: str | None, count: int, is_whole: bool = True) -> CategoryMeans:
+        names = [f"{who}_arithmetic", f"{who}_geometric"]
+        parts = [part(name, category) if category else name for name in names]
+        arithmetic, geometric = (
+            Interval(**found[name]) if is_whole and name in found else None for name in parts
         )
-        for category in (*categories, None)
-    ]
+        return CategoryMeans(category, arithmetic, geometric, count)
+
+    own = [means(category, count) for category, count in counts.items()]
+    is_whole = all(one.arithmetic is not None for one in own)
+    return [*own, means(None, len(pairs), is_whole)]
 
 
 def _pair(

@@ -9,6 +9,7 @@ LABELS = {
     "similarity": "OCR similarity (the proxy that is trained on)",
     "exact": "OCR exact match",
     "strict": "Right scenes (every fact confirmed by the exact checker)",
+    "judge": "P(yes) of the judge (to whether the image shows its prompt)",
     "judge_arithmetic": "PairComp by the judge, arithmetic mean",
     "judge_geometric": "PairComp by the judge, geometric mean",
     "gold_arithmetic": "PairComp by gold, arithmetic mean (every fact of an image is right)",

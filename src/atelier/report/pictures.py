@@ -20,6 +20,7 @@ LARGEST_SIDE = 192  # pixels embedded in the page; larger images are reduced
 PICTURE_NOTES = {
     "ocr": "the text that was read, and its similarity to the target",
     "scenes": "the facts that do not hold, and 1 where all do",
+    "yes_no": "P(yes) of the judge",
     "paircomp": "its score against its own caption",
     "editing": "what is wrong, and the geometric mean of following and preserving",
     "mmmg": "what is not shown, and readability times knowledge fidelity",

@@ -65,6 +65,24 @@ def _name_of(run_id: str) -> str | None:
         return None
 
 
+def find_evaluation(name: str) -> Path:
+    """The folder of that name, unless it is a run's; of a run, its final evaluation.
+
+    Raises:
+        ConfigError: there is neither, or the run has no final evaluation yet.
+    """
+    path = Path(name)
+    if is_directory(path) and not is_file(path / "run.json"):
+        return path
+    run = find_run(name)
+    if not is_file(run.evaluate / "summary.json"):
+        raise ConfigError(
+            f"run {run.root.name} has no final evaluation yet; that before training is, once it is "
+            f"done, {run.baseline}"
+        )
+    return run.evaluate
+
+
 def _other_runs(name: str, ids: Sequence[str]) -> str:
     """What somebody may have meant who misspelt the beginning of an id."""
     if not ids:

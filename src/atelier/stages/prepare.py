@@ -78,9 +78,21 @@ def _work(stage: Stage, prepared: Path | None) -> dict[str, Any]:
         summary = _copy(prepared, stage.folder)
     # Before the stage ends, which is when the mirror first looks at the run.
     _note_data(stage.run, prepared)
-    counts = {split: summary[split]["prompts"] for split in ("train", "heldout")}
-    logger.info("prepare: %(train)d training prompts, %(heldout)d held out", counts)
+    logger.info("prepare: %s", _described(summary))
     return summary
+
+
+def _described(summary: dict[str, Any]) -> str:
+    """How many prompts there are, and why there are no more."""
+    parts = [
+        f"{summary['train']['prompts']} training prompts, {summary['heldout']['prompts']} held out"
+    ]
+    if dropped := summary["dropped_because_held_out"]:
+        parts.append(f"{dropped} not trained on, because they or their partner are held out too")
+    for split, more in summary["left_out"].items():
+        if more:
+            parts.append(f"{more} more than data.{split}_prompts left out")
+    return "; ".join(parts)
 
 
 def _copy(prepared: Path, folder: Path) -> dict[str, Any]:

@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from atelier.config.paths import from_root, is_file, repository_root
 from atelier.config.prompt_files import prompt_files
-from atelier.config.schema import RunConfig
-from atelier.errors import PlanError
+from atelier.config.schema import DataConfig, RunConfig
+from atelier.errors import DataError, PlanError
 
 
 @dataclass(frozen=True)
 class PromptsHere:
-    """How many prompts a run will have, and how many it asks for at most."""
+    """How many prompts a run will have, and how many it asks for at most.
+
+    Attributes:
+        left_out: how many more the files have, of `train` and `heldout`.
+        dropped: training prompts that are held out, or whose partner is.
+    """
 
     train: int
     train_asked: int
     heldout: int
     heldout_asked: int
+    left_out: Mapping[str, int]
+    dropped: int
 
 
 def prompts_here(config: RunConfig) -> PromptsHere | None:
@@ -30,27 +37,49 @@ def prompts_here(config: RunConfig) -> PromptsHere | None:
 
     Raises:
         DataError: a file is malformed, or leaves no prompt to train on or to hold out.
-        PlanError: they are fewer than a step takes, which training would refuse.
+        PlanError: they are fewer than a step takes, which training would refuse; or there are not
+            as many scenes as asked for.
     """
     data = config.data
+    if data.source == "scenes":
+        _require_scenes(data)
+        return None
     files = [from_root(file) for file in prompt_files(data).values()]
-    if data.source == "scenes" or not all(map(is_file, files)):
+    if not all(map(is_file, files)):
         return None
     from atelier.data.splits import read_splits
 
     with contextlib.chdir(repository_root()):  # a configuration's paths are relative to it
-        train, heldout, _ = read_splits(data)
-    step = config.train.prompts_per_step
-    if step > len(train):
+        splits = read_splits(data)
+    step, there = config.train.prompts_per_step, len(splits.train)
+    if step > there:
         raise PlanError(
             "this plan cannot work:\n  train.prompts_per_step: "
-            f"{step} is more than the {len(train)} training prompts of {data.path}"
+            f"{step} is more than the {there} training prompts of {data.path}"
         )
-    return PromptsHere(len(train), data.train_prompts, len(heldout), data.heldout_prompts)
+    return PromptsHere(
+        train=there,
+        train_asked=data.train_prompts,
+        heldout=len(splits.heldout),
+        heldout_asked=data.heldout_prompts,
+        left_out=splits.left_out,
+        dropped=splits.dropped,
+    )
+
+
+def _require_scenes(data: DataConfig) -> None:
+    from atelier.data.scene_tables import scene_tables
+
+    try:
+        scene_tables(data)
+    except DataError as error:
+        raise PlanError(f"this plan cannot work:\n  {error}") from error
 
 
 def prompt_warnings(config: RunConfig, found: PromptsHere) -> Iterator[str]:
-    """Evaluations that ask for more prompts than there are."""
+    """Evaluations that ask for more prompts than the file has, which is fewer than asked for."""
+    if found.heldout >= found.heldout_asked:
+        return
     for name in ("prompts", "periodic_prompts"):
         if (asked := getattr(config.evaluation, name)) > found.heldout:
             yield f"evaluation.{name}: {asked}, but only {found.heldout} prompts are held out"

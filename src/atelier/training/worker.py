@@ -24,6 +24,7 @@ from atelier.policies.registry import load_policy
 from atelier.rewards.registry import build
 from atelier.rewards.scorers.judges import Tracing
 from atelier.rewards.service_file import read_urls
+from atelier.rewards.unit_range import require_unit_range
 from atelier.tracking.run_directory import RunDirectory, write_json
 from atelier.training.batches import step_samples
 from atelier.training.distributed import World, join_world
@@ -94,6 +95,8 @@ def _train(config: RunConfig, run: RunDirectory, world: World) -> None:
         judge_tracing(config, run, world) as tracing,
         build(config.rewards, config.judges, read_urls(run.train), tracing) as rewards,
     ):
+        if config.rollout.kind == "introspect":
+            require_unit_range(rewards, config.rewards.custom)
         rewards.require_mixes(one.metadata for one in train_prompts)
         proven = rewards.preflight()
         if world.is_main:

@@ -14,6 +14,7 @@ from atelier.config.facts.qwen import INDEX, KINDS, QwenFacts, read_qwen
 from atelier.config.facts.sd3 import SD3Facts, read_sd3
 from atelier.config.paths import from_root, is_directory
 from atelier.config.schema import PolicyConfig, RunConfig
+from atelier.config.theirs import JANUS_PAGE
 from atelier.errors import ConfigError
 
 Facts = SD3Facts | JanusFacts | QwenFacts
@@ -104,7 +105,8 @@ def _require_janus(name: str, root: Path) -> None:
         raise ConfigError(
             f"{name}/config.json: model_type multi_modality is the original layout of Janus; name "
             "the same model as converted to transformers (deepseek-community/Janus-Pro-7B), and "
-            "for these weights a file of theirs as policy.path, with that as policy.layout"
+            "for these weights a file of theirs as policy.path, with that as policy.layout: a "
+            f"folder becomes such a file by the lines in {JANUS_PAGE}, Checkpoints"
         )
     if kind != "janus":
         raise ConfigError(f"{name}/config.json: model_type is {kind}, not janus")

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from atelier.data.prompts import Prompt
-from atelier.data.readers.objects import Checked, checked_lines
+from atelier.data.readers.objects import Checked, checked_lines, short
 
 KEYS = ("promptid", "prompt", "data")
 PICTURE_KEYS = ("id", "img_path", "reason", "prob", "state")
@@ -16,8 +16,8 @@ def read(path: Path) -> list[Prompt]:
     """One prompt a line.
 
     Metadata: "promptid", and "judged": a list of {"id", "image" (path), "reason" (may be empty),
-    "prob" (P(yes), 0 to 1), "state" (0: No, unsure; 1: No; 3: Yes, unsure; 4: Yes)}. Relative paths
-    are of the file's folder.
+    "prob" (P(yes), 0 to 1), "state" (0: No, prob low; 1: No, prob high; 3: Yes, prob low; 4: Yes,
+    prob high)}. Relative paths are of the file's folder.
 
     Raises:
         DataError: not a text file; or bad lines, all reported with their number and key, pictures
@@ -27,7 +27,7 @@ def read(path: Path) -> list[Prompt]:
     for row in checked_lines(path, KEYS):
         pictures = row.get("data")
         if not isinstance(pictures, list):
-            row.wrong(f"key 'data': a list of judged pictures, not {pictures!r}")
+            row.wrong(f"key 'data': a list of judged pictures, not {short(pictures)}")
             continue
         judged = [_judged(row, f"data[{index}]", one) for index, one in enumerate(pictures)]
         metadata = {"promptid": row.identity("promptid"), "judged": judged}

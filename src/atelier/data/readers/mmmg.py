@@ -120,7 +120,13 @@ def _training_prompts(path: Path, problems: Problems, content: dict[str, Any]) -
         prompts.append(made)
     problems.raise_if_any()
     if absent:
-        logger.warning("%s: pictures (img_path) not there, hence left out: %d", path, absent)
+        logger.warning(
+            "%s: %d of %d samples name a picture (img_path) that is not there; they are used "
+            "without it",
+            path,
+            absent,
+            len(prompts),
+        )
     return prompts
 
 

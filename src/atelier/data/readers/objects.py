@@ -9,6 +9,14 @@ from typing import Any
 from atelier.data.ground_truth import picture_problem
 from atelier.data.readers.problems import Problems, did_you_mean, json_lines
 
+LONGEST_SHOWN = 60  # characters of a value in a message
+
+
+def short(value: Any) -> str:
+    """A value as a message shows it: never a whole file in one line."""
+    text = repr(value)
+    return text if len(text) <= LONGEST_SHOWN else f"{text[: LONGEST_SHOWN - 3]}..."
+
 
 class Checked:
     """One JSON object of a file: what is asked of it is checked, and what is wrong noted.
@@ -38,7 +46,7 @@ class Checked:
         if optional and value in (None, ""):
             return ""
         if not isinstance(value, str) or not value.strip():
-            self.wrong(f"key {key!r}: a non-empty text, not {value!r}")
+            self.wrong(f"key {key!r}: a non-empty text, not {short(value)}")
             return ""
         return value.strip()
 
@@ -58,7 +66,7 @@ class Checked:
         value = self._value.get(key)
         if isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high:
             return value
-        self.wrong(f"key {key!r}: a number from {low:g} to {high:g}, not {value!r}")
+        self.wrong(f"key {key!r}: a number from {low:g} to {high:g}, not {short(value)}")
         return None
 
     def whole(self, key: str, low: int, high: int) -> int:
@@ -66,7 +74,7 @@ class Checked:
         value = self._value.get(key)
         if isinstance(value, int) and not isinstance(value, bool) and low <= value <= high:
             return value
-        self.wrong(f"key {key!r}: a whole number from {low} to {high}, not {value!r}")
+        self.wrong(f"key {key!r}: a whole number from {low} to {high}, not {short(value)}")
         return low
 
     def identity(self, key: str) -> int | str:
@@ -76,7 +84,7 @@ class Checked:
             return value
         if isinstance(value, str) and value.strip():
             return value
-        self.wrong(f"key {key!r}: a number or a text, not {value!r}")
+        self.wrong(f"key {key!r}: a number or a text, not {short(value)}")
         return ""
 
     def part(self, place: str, value: Any, keys: Sequence[str]) -> Checked | None:
@@ -103,7 +111,7 @@ def checked(
 ) -> Checked | None:
     """A value that is an object of these keys and no other; else None, and what it is is noted."""
     if not isinstance(value, dict):
-        problems.add(where, f"an object with {', '.join(keys)} expected, found {value!r}")
+        problems.add(where, f"an object with {', '.join(keys)} expected, found {short(value)}")
         return None
     unknown = sorted(value.keys() - set(keys))
     for key in unknown:

@@ -1,5 +1,6 @@
 """What readers share: opening a text file, and reporting everything wrong with it at once."""
 
+import contextlib
 import difflib
 import json
 from collections.abc import Iterable, Iterator
@@ -112,8 +113,14 @@ def lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def json_lines(path: Path, problems: Problems) -> Iterator[tuple[str, Any]]:
-    """("line 3", value) of every non-blank line that is JSON; the others are problems."""
-    for number, line in lines(read_text(path)):
+    """("line 3", value) of every non-blank line that is JSON; the others are problems.
+
+    Raises:
+        DataError: not a text file, or one JSON list in the place of lines.
+    """
+    text = read_text(path)
+    _refuse_list(path, text)
+    for number, line in lines(text):
         where = f"line {number}"
         try:
             value = parse_json(line)
@@ -122,6 +129,19 @@ def json_lines(path: Path, problems: Problems) -> Iterator[tuple[str, Any]]:
             problems.add(where, f"not JSON: {error}{at}")
             continue
         yield where, value
+
+
+def _refuse_list(path: Path, text: str) -> None:
+    """Every line of a list would be a problem, and none the right one."""
+    if not text.lstrip().startswith("["):
+        return
+    with contextlib.suppress(NotJson):
+        value = parse_json(text)
+        if isinstance(value, list) and value and all(isinstance(one, dict) for one in value):
+            raise DataError(
+                f"{path}: a JSON list, and JSON lines are expected: an object a line, with no "
+                "brackets or commas around them (jq -c '.[]' FILE makes them)"
+            )
 
 
 def json_file(path: Path) -> Any:

@@ -8,20 +8,17 @@ categories, unweighted (spec janus 7).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 from atelier.config.schema import EvaluationConfig
 from atelier.errors import DataError
 from atelier.evaluation.gold_columns import gold_columns
 from atelier.evaluation.image_statistics import NAMES
+from atelier.evaluation.judge_columns import UNASKED, judge_columns
 from atelier.evaluation.judging import SuiteJudge
 from atelier.evaluation.requests import ImageRequest
 from atelier.evaluation.score_files import as_score_file
 from atelier.evaluation.suite import Images, Rows, Scored, Suite, row
-from atelier.judge.forms import YesNoForm
-from atelier.judge.questions import Question
-from atelier.rewards.images import pil_images
 
 METRICS = ("gold", *NAMES)
 
@@ -41,7 +38,9 @@ def score(
         DataError: no judge is named, and a prompt has no scene.
         Stopped: the judge answers nothing.
     """
-    said = _judged(images, requests, config.paircomp.question, judge)
+    said = [UNASKED] * len(requests)
+    if judge is not None:
+        said = judge_columns(images, requests, config.paircomp.question, judge)
     rows = [
         row(request, image) | gold_columns(image, request.prompt) | words
         for request, image, words in zip(requests, images, said, strict=True)
@@ -67,20 +66,3 @@ def files(rows: Rows) -> Mapping[str, str]:
 
 
 SUITE = Suite("paircomp", score, "pair", files)
-
-
-def _judged(
-    images: Images, requests: Sequence[ImageRequest], question: str, judge: SuiteJudge | None
-) -> list[dict[str, Any]]:
-    if judge is None:
-        return [{"judge": None, "missing": None}] * len(requests)
-
-    def questions() -> Iterator[Question]:
-        for request, image in zip(requests, images, strict=True):
-            text = question.replace("{prompt}", request.prompt.text)
-            yield Question(text, YesNoForm(), pil_images(image[None]))
-
-    return [
-        {"judge": None, "missing": one} if isinstance(one, str) else {"judge": one, "missing": None}
-        for one in judge.p_yes(questions())
-    ]

@@ -19,6 +19,7 @@ from transformers import (
 )
 from transformers.utils import logging as transformers_logging
 
+from atelier.config.theirs import JANUS_PAGE
 from atelier.errors import ConfigError
 from atelier.model_files import quietly, require_all_weights, telling, told
 from atelier.policies.janus.checks import boi_of, require_tokens, require_whole
@@ -102,7 +103,8 @@ def _require_janus(where: str, facts: Mapping[str, Any]) -> None:
     if kind == "multi_modality":
         raise ConfigError(
             f"{where}: is in the original layout of Janus; name the same model as converted to "
-            "transformers (model_type janus), and give this one's weights as `weights`"
+            "transformers (model_type janus), and give this one's weights as `weights`: a file, "
+            f"which a folder becomes by the lines in {JANUS_PAGE}, Checkpoints"
         )
     if kind != "janus":
         raise ConfigError(f"{where}: is no Janus: its config.json says model_type {kind!r}")
