@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-import torch
 from torch import Tensor
+
+from atelier.algorithms.ratio import ratio_of
 
 Importance = Literal["as_sampled", "probability", "shaped"]
 
@@ -28,9 +29,9 @@ def ground_truth_loss(
     shaped: p / (p + shaping), whose gradient is largest at p = shaping.
     """
     if importance == "as_sampled":
-        ratio = torch.exp(log_prob - old_log_prob)
+        ratio = ratio_of(log_prob - old_log_prob)
     else:
-        ratio = log_prob.exp()
+        ratio = ratio_of(log_prob)
         if importance == "shaped":
             ratio = ratio / (ratio + shaping)
     return -advantages * ratio

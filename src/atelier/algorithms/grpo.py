@@ -26,6 +26,7 @@ from atelier.algorithms.policy_loss import (
     sapo_policy_loss,
     vespo_policy_loss,
 )
+from atelier.algorithms.ratio import ratio_of
 from atelier.config.log_probs import clip_ranges
 from atelier.config.schema import AlgorithmConfig, RunConfig
 
@@ -105,7 +106,7 @@ class Grpo:
         if self.kl_in_loss:
             kl = self.kl(replay)
             if self.config.kl_correction:
-                kl = kl * (log_prob - old).exp()
+                kl = kl * ratio_of(log_prob - old)
             if truth is not None and not self.config.ground_truth.kl:
                 kl = kl * ~truth[:, None]
             metrics["kl"] = kl.detach()

@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 
 from torch import Tensor
 
+from atelier.algorithms.ratio import ratio_of
+
 Statistics = Mapping[str, Tensor]
 
 
@@ -36,7 +38,7 @@ def velocity(statistics: Statistics) -> Tensor:
 def k3(statistics: Statistics) -> Tensor:
     """exp(d) - d - 1 with d = log pi_ref - log pi: [B, A], unbiased and never negative."""
     difference = statistics["reference_log_prob"] - statistics["log_prob"]
-    return difference.exp() - difference - 1
+    return ratio_of(difference) - difference - 1
 
 
 KL_FORMS: dict[str, Callable[[Statistics], Tensor]] = {

@@ -1,8 +1,9 @@
 """Policy-gradient losses of a ratio, and what in them is worth watching. Pure.
 
 All are losses [B, A] of log_prob and old_log_prob [B, A actions] and of advantages [B, 1] or
-[B, A], already clamped; r = exp(log_prob - old_log_prob). They have the same gradient at r = 1, and
-differ in what is left of it elsewhere. Source: spec flow 3.2, spec qwen 4.1.
+[B, A], already clamped; r = exp(log_prob - old_log_prob), finite however far apart they are (see
+ratio). They have the same gradient at r = 1, and differ in what is left of it elsewhere. Source:
+spec flow 3.2, spec qwen 4.1.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+from atelier.algorithms.ratio import ratio_of
 
 # VESPO's published shape of a weight: its power and its rate, for advantages from 0 up and below.
 VESPO_POWER = (2.0, 3.0)
@@ -58,7 +61,7 @@ def clipped_policy_loss(
     delta, nothing bounds the loss of an action that became likelier though it was a bad one.
     """
     log_ratio = log_prob - old_log_prob
-    ratio = log_ratio.exp()
+    ratio = ratio_of(log_ratio)
     clipped = ratio.clamp(1 - clip_low, 1 + clip_high)
     bounded = ratio if delta is None else ratio.clamp(max=delta)
     loss = torch.maximum(-advantages * bounded, -advantages * clipped)
@@ -79,7 +82,7 @@ def cispo_policy_loss(
     """-A min(r, 1 + clip_high) log_prob, the ratio a constant: no token loses its gradient."""
     log_ratio = (log_prob - old_log_prob).detach()
     cap = 1 + clip_high
-    ratio = log_ratio.exp()
+    ratio = ratio_of(log_ratio)
     loss = -advantages * ratio.clamp(max=cap) * log_prob
     return _uncut(loss, log_ratio, ratio > cap)
 
@@ -94,7 +97,7 @@ def sapo_policy_loss(
     """-A sigmoid(tau (r - 1)) 4 / tau, with a tau for each sign of the advantage."""
     log_ratio = log_prob - old_log_prob
     tau = torch.where(advantages > 0, temperature_positive, temperature_negative)
-    gate = torch.sigmoid(tau * (log_ratio.exp() - 1)) * 4 / tau
+    gate = torch.sigmoid(tau * (ratio_of(log_ratio) - 1)) * 4 / tau
     return _uncut(-advantages * gate, log_ratio)
 
 
