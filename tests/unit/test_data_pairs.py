@@ -277,6 +277,11 @@ def test_pictures_that_cannot_be_used_are_named(tmp_path, monkeypatch):
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
     assert "too many pixels" in picture_problem(good)
     monkeypatch.undo()
+    Image.new("RGB", (1, 16)).save(tmp_path / "strip.png")
+    assert picture_problem(tmp_path / "strip.png") is None
+    Image.new("RGB", (17, 1)).save(tmp_path / "strip.png")
+    problem = "strip.png is too long (17 x 1, at most 16 times as long as wide)"
+    assert problem in picture_problem(tmp_path / "strip.png")
     asked = Prompt(3, 0, "a dog", {"image": str(good)})
     good.write_bytes(good.read_bytes()[:500])
     with pytest.raises(DataError, match=r"prompt 3 \('a dog'\): .*good\.png is damaged"):

@@ -14,7 +14,7 @@ from PIL import Image, ImageOps
 
 from atelier.config.paths import from_root
 from atelier.data import scene_graphs
-from atelier.data.pictures import opaque
+from atelier.data.pictures import MOST_ELONGATED, opaque
 from atelier.data.prompts import Prompt
 from atelier.data.render import REFERENCE_SIZE, render, render_objects
 from atelier.data.scenes import from_dict
@@ -85,6 +85,9 @@ def picture_problem(path: Path) -> str | None:
         return f"{path} is not an image, or a damaged one"
     if width * height > MOST_PIXELS:
         return f"{path} has too many pixels ({width} x {height}, at most {MOST_PIXELS})"
+    if max(width, height) > MOST_ELONGATED * min(width, height):
+        most = f"at most {MOST_ELONGATED} times as long as wide"
+        return f"{path} is too long ({width} x {height}, {most})"
     return None
 
 

@@ -2,6 +2,8 @@
 
 from PIL import Image
 
+MOST_ELONGATED = 16  # times as long as wide: of more, a square shows next to nothing
+
 
 def opaque(picture: Image.Image) -> Image.Image:
     """A picture as RGB; what is transparent shows white paper."""
@@ -15,8 +17,10 @@ def opaque(picture: Image.Image) -> Image.Image:
 def square(picture: Image.Image, side: int) -> Image.Image:
     """The middle of a picture, resized so that its short side is `side` (spec janus 1.1).
 
-    Large ones are halved by averaging before they are resized, so that no pixel is skipped.
+    Large ones are halved by averaging before they are resized, so that no pixel is skipped. Of
+    very long ones the ends are cut off first: a strip of one pixel's width would grow to gigabytes.
     """
+    picture = _without_ends(picture)
     while min(picture.size) >= 2 * side:
         halved = (picture.width // 2, picture.height // 2)
         picture = picture.resize(halved, Image.Resampling.BOX)
@@ -25,3 +29,12 @@ def square(picture: Image.Image, side: int) -> Image.Image:
     picture = picture.resize(size, Image.Resampling.BICUBIC)
     left, top = (picture.width - side) // 2, (picture.height - side) // 2
     return picture.crop((left, top, left + side, top + side))
+
+
+def _without_ends(picture: Image.Image) -> Image.Image:
+    """At most MOST_ELONGATED times as long as wide, with the same middle."""
+    longest = MOST_ELONGATED * min(picture.size)
+    across, down = (max(0, side - longest + 1) // 2 for side in picture.size)
+    if not across and not down:
+        return picture
+    return picture.crop((across, down, picture.width - across, picture.height - down))
