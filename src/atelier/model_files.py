@@ -3,9 +3,14 @@ said."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
+
+import torch
+from safetensors import safe_open
+from torch import Tensor
 
 from atelier.errors import ConfigError
 
@@ -46,6 +51,64 @@ def require_all_weights(where: str, missing: Iterable[str]) -> None:
         raise ConfigError(
             f"{where}: {len(lacking)} of the model's weights are not there, such as {lacking[0]}"
         )
+
+
+def require_no_others(where: str, unexpected: Iterable[str]) -> None:
+    """Raise ConfigError where files hold weights that the model has not: they are another's."""
+    odd = sorted(unexpected)
+    if odd:
+        raise ConfigError(
+            f"{where}: has {len(odd)} weights that the model's config knows nothing of, such as "
+            f"{odd[0]}"
+        )
+
+
+def require_numbers(where: str, weights: Mapping[str, Tensor]) -> None:
+    """Raise ConfigError where a weight has a value that is NaN or infinite, as it is held.
+
+    A file can have them, and so can a dtype that is too narrow for what the file has.
+    """
+    for name, value in weights.items():
+        # Of extremes, for they need no memory; NaN is both.
+        if value.is_floating_point() and value.numel() and not _finite(value):
+            kind = str(value.dtype).removeprefix("torch.")
+            raise ConfigError(
+                f"{where}: {name} has values that are no numbers (NaN, or infinite in {kind}); the "
+                "file is damaged, was saved by a training that failed, or needs a wider dtype"
+            )
+
+
+def _finite(value: Tensor) -> bool:
+    low, high = torch.aminmax(value.detach())
+    return bool(low.isfinite() & high.isfinite())
+
+
+def require_weights_of_kind(
+    where: str, weights: Mapping[str, Tensor], model: Mapping[str, Tensor]
+) -> None:
+    """Raise ConfigError where a model's weight is real and what is to replace it is not: whole
+    numbers or truth values are what is left of a cast, and complex ones lose a half."""
+    for name, value in weights.items():
+        if name in model and model[name].is_floating_point() and not value.is_floating_point():
+            raise _no_weight(where, name, str(value.dtype).removeprefix("torch."))
+
+
+def require_files_of_kind(folder: Path, model: Mapping[str, Tensor]) -> None:
+    """The same of the safetensors of a folder, by their headers: libraries cast without a word."""
+    for file in sorted(folder.glob("*.safetensors")):
+        with safe_open(file, framework="pt") as opened:
+            for name in opened.keys():  # noqa: SIM118  (not a mapping)
+                kind = opened.get_slice(name).get_dtype()
+                real = kind.startswith(("F", "BF"))
+                if name in model and model[name].is_floating_point() and not real:
+                    raise _no_weight(str(file), name, kind)
+
+
+def _no_weight(where: str, name: str, kind: str) -> ConfigError:
+    return ConfigError(
+        f"{where}: {name} is stored as {kind}, and the model computes with real numbers; give "
+        "weights as float32, bfloat16 or float16"
+    )
 
 
 @contextmanager

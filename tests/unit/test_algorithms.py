@@ -21,6 +21,7 @@ from atelier.algorithms.policy_loss import clipped_policy_loss
 from atelier.config.schema import AlgorithmConfig, EmaConfig
 from atelier.dynamics.log_probs import gaussian_mean, ratio_norm
 from atelier.dynamics.transitions import Transition, cps, flow_sde, steps_of, wan_sde
+from atelier.errors import Stopped
 from atelier.policies.base import Replay
 from atelier.training.ema import Ema, ema_decay
 from atelier.training.scores import StepScores
@@ -326,6 +327,11 @@ def test_ratio_gap() -> None:
     gap = grpo(AlgorithmConfig(), (0.1, 0.1)).gap(torch.tensor([0.0, 0.1]))
     assert gap["max"] == pytest.approx(math.expm1(0.1), rel=1e-5)
     assert gap["mean"] == pytest.approx(math.expm1(0.1) / 2, rel=1e-5)
+
+
+def test_a_step_without_a_number_stops_with_words() -> None:
+    with pytest.raises(Stopped, match=r"missing or NaN.*resume from an earlier checkpoint"):
+        grpo(AlgorithmConfig(), (0.1, 0.1)).gap(torch.zeros(0))
 
 
 def test_golden_ema_decays() -> None:

@@ -150,7 +150,7 @@ def no_tensors(weights: dict[str, Any]) -> None:
     ("damage", "said"),
     [
         (incomplete, r"1 of the model's weights are not there.*generation_head\.vision_head\.bias"),
-        (too_many, r"1 weights that the checkpoint's config knows nothing of.*encoder\.down\.9"),
+        (too_many, r"1 weights that the model's config knows nothing of.*encoder\.down\.9"),
         (other_shape, r"does not fit the checkpoint's config.*generation_embeddings"),
         (unknown, r"value_head\.weight is no weight of a Janus model"),
         (no_tensors, r"something else than tensors by name"),
@@ -163,6 +163,52 @@ def test_other_weights_have_to_be_all_of_the_models(
     damage(weights)
     torch.save(weights, tmp_path / "bad.pth")
     with pytest.raises(ConfigError, match=rf"(?s)bad\.pth: .*{said}"):
+        load(saved, weights=tmp_path / "bad.pth")
+
+
+def cast_to(dtype: torch.dtype) -> Callable[[dict[str, Any]], None]:
+    def cast(weights: dict[str, Any]) -> None:
+        weights.update({name: value.to(dtype) for name, value in weights.items()})
+
+    return cast
+
+
+def not_numbers(weights: dict[str, Any]) -> None:
+    for value in weights.values():
+        value.fill_(torch.nan)
+
+
+def too_large_for_half(weights: dict[str, Any]) -> None:
+    name = next(one for one in weights if one.endswith("lm_head.weight"))
+    weights[name] = (weights[name] * 1e9).half()
+
+
+def sparse(weights: dict[str, Any]) -> None:
+    name = next(one for one in weights if one.endswith("lm_head.weight"))
+    weights[name] = weights[name].to_sparse()
+
+
+@pytest.mark.parametrize("layout", ["original", "transformers"])
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (cast_to(torch.int8), r"model\.\S+ is stored as int8, and the model computes with real"),
+        (cast_to(torch.bool), r"model\.\S+ is stored as bool"),
+        (cast_to(torch.complex64), r"model\.\S+ is stored as complex64"),
+        (not_numbers, r"model\.\S+ has values that are no numbers"),
+        (too_large_for_half, r"lm_head\.weight has values that are no numbers"),
+        (sparse, r"lm_head\.weight is no plain tensor"),
+    ],
+)
+def test_weights_that_are_none_are_named(
+    saved: Path, tmp_path: Path, layout: str, damage: Callable[[dict[str, Any]], None], said: str
+) -> None:
+    weights: dict[str, Any] = dict(build_model(seed=9).state_dict())
+    if layout == "original":
+        weights = to_original(weights)
+    damage(weights)
+    torch.save(weights, tmp_path / "bad.pth")
+    with pytest.raises(ConfigError, match=rf"bad\.pth: .*{said}"):
         load(saved, weights=tmp_path / "bad.pth")
 
 
@@ -212,6 +258,34 @@ def test_missing_weights_are_told(copied: Path) -> None:
     save_file(weights, copied / "model.safetensors", {"format": "pt"})
     with pytest.raises(ConfigError, match=r"1 of the model's weights.*generation_embeddings"):
         load(copied)
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (cast_to(torch.int8), r"model\.safetensors: \S+ is stored as I8"),
+        (not_numbers, r"copy: \S+ has values that are no numbers"),
+        (too_large_for_half, r"copy: lm_head\.weight has values that are no numbers"),
+        (unknown, r"copy: has 1 weights that .* knows nothing of, such as value_head\.weight"),
+    ],
+)
+def test_a_checkpoint_s_own_weights_have_to_be_the_model_s_and_numbers(
+    copied: Path, damage: Callable[[dict[str, Any]], None], said: str
+) -> None:
+    weights: dict[str, Any] = load_file(copied / "model.safetensors")
+    damage(weights)
+    save_file(weights, copied / "model.safetensors", {"format": "pt"})
+    with pytest.raises(ConfigError, match=said):
+        load(copied)
+
+
+def test_a_dtype_too_narrow_for_the_weights_is_told(copied: Path) -> None:
+    weights = load_file(copied / "model.safetensors")
+    weights["lm_head.weight"] *= 1e9
+    save_file(weights, copied / "model.safetensors", {"format": "pt"})
+    load(copied, dtype="bfloat16")
+    with pytest.raises(ConfigError, match=r"lm_head\.weight .*infinite in float16.*wider dtype"):
+        load(copied, dtype="float16")
 
 
 def test_a_tokenizer_without_the_marks_is_told(copied: Path) -> None:

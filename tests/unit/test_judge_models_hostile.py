@@ -135,6 +135,12 @@ def without_a_weight(folder):
     save_file(weights, folder / "model.safetensors", {"format": "pt"})
 
 
+def not_a_number(folder):
+    weights = load_file(folder / "model.safetensors")
+    next(iter(weights.values())).fill_(torch.nan)
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+
+
 def other_shape(folder):
     config = json.loads((folder / "config.json").read_text())
     config["text_config"]["hidden_size"] = 64
@@ -165,6 +171,7 @@ DAMAGE = {
     "empty weights": (lambda d: cut(d / "model.safetensors", 0), "cannot be loaded"),
     "no weights": (lambda d: (d / "model.safetensors").unlink(), "model.safetensors"),
     "a weight is missing": (without_a_weight, "1 of its weights are in none of its files"),
+    "a weight is no number": (not_a_number, "has values that are no numbers"),
     "other shape": (other_shape, "cannot be loaded"),
     "strange tokenizer": (lambda d: (d / "tokenizer.json").write_text('{"a":1}'), "KeyError"),
     "cut tokenizer": (lambda d: cut(d / "tokenizer.json", 500), "cannot be loaded"),

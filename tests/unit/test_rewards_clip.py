@@ -1,8 +1,11 @@
 """CLIP rewards against a direct computation, on a checkpoint of random weights."""
 
+import shutil
+
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import load_file, save_file
 from transformers import CLIPModel, CLIPProcessor
 
 from atelier.config.rewards import ClipSimilarityConfig, PickScoreConfig
@@ -88,3 +91,13 @@ def test_a_model_that_is_not_there_is_named(tmp_path):
         scorer.score(scorer.golden()[0])
     with pytest.raises(ConfigError, match=r"rewards\.clip_similarity\.path"):
         scorer.weights()
+
+
+def test_a_model_whose_weights_are_no_numbers_is_named(clip, tmp_path):
+    copy = shutil.copytree(clip, tmp_path / "clip")
+    weights = load_file(copy / "model.safetensors")
+    weights["logit_scale"].fill_(torch.nan)
+    save_file(weights, copy / "model.safetensors", {"format": "pt"})
+    scorer = ClipSimilarityScorer(ClipSimilarityConfig(path=str(copy)))
+    with pytest.raises(ConfigError, match=r"rewards\.clip_similarity\.path: .*logit_scale"):
+        scorer.score(scorer.golden()[0])

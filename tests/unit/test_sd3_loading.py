@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -46,4 +47,33 @@ def test_a_weight_that_is_not_there_is_named(folder: Path, part: str) -> None:
 def test_a_part_that_is_not_there_says_which_pipeline(folder: Path, part: str) -> None:
     shutil.rmtree(folder / part)
     with pytest.raises(ConfigError, match=r"policy\.path: .*pipeline' is not a Stable Diffusion 3"):
+        load(folder, part)
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda value: value.fill_(torch.nan), "has values that are no numbers"),
+        (lambda value: value.to(torch.int8), "is stored as I8"),
+    ],
+)
+@pytest.mark.parametrize("part", PARTS)
+def test_a_weight_that_is_none_is_named(
+    folder: Path, part: str, damage: Callable[[torch.Tensor], torch.Tensor], said: str
+) -> None:
+    (file,) = (folder / part).glob("*.safetensors")
+    weights = load_file(file)
+    name = next(one for one in weights if one.endswith(PARTS[part]))
+    weights[name] = damage(weights[name])
+    save_file(weights, file, metadata={"format": "pt"})
+    with pytest.raises(ConfigError, match=rf"{part}.*: {name} {said}"):
+        load(folder, part)
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_weight_of_another_model_is_named(folder: Path, part: str) -> None:
+    (file,) = (folder / part).glob("*.safetensors")
+    weights = {**load_file(file), "value_head.weight": torch.ones(2)}
+    save_file(weights, file, metadata={"format": "pt"})
+    with pytest.raises(ConfigError, match=rf"{part}: has 1 weights .* value_head"):
         load(folder, part)

@@ -12,6 +12,7 @@ from typing import Protocol
 from torch import Tensor
 
 from atelier.algorithms.kl import Statistics
+from atelier.errors import Stopped
 
 
 class Replayed(Protocol):
@@ -149,7 +150,17 @@ class Algorithm(Protocol):
 
 
 def spread(values: Tensor) -> dict[str, float]:
-    """Mean, 99th percentile and maximum."""
+    """Mean, 99th percentile and maximum.
+
+    Raises:
+        Stopped: there are no values.
+    """
+    if not values.numel():
+        raise Stopped(
+            "no action of this step can be compared with its replay: all log-probabilities are "
+            "missing or NaN. The policy's weights are probably no numbers any more; resume from an "
+            "earlier checkpoint"
+        )
     return {
         "mean": float(values.mean()),
         "p99": float(values.quantile(0.99)),

@@ -16,7 +16,7 @@ from transformers import (
 )
 
 from atelier.errors import ConfigError
-from atelier.model_files import telling
+from atelier.model_files import require_numbers, telling
 
 YES = ("yes", "Yes", "YES")
 NO = ("no", "No", "NO")
@@ -49,6 +49,7 @@ def opened(path: str | Path, device: str, dtype: str) -> tuple[Any, Any]:
             f"judge {path}: {len(lacking)} of its weights are in none of its files, "
             f"such as {lacking[0]}"
         )
+    require_numbers(f"judge {path}", model.state_dict())
     return processor, model
 
 

@@ -17,11 +17,21 @@ from transformers import (
     JanusProcessor,
     PreTrainedConfig,
 )
+from transformers.utils import cached_file
 from transformers.utils import logging as transformers_logging
 
 from atelier.config.theirs import JANUS_PAGE
 from atelier.errors import ConfigError
-from atelier.model_files import quietly, require_all_weights, telling, told
+from atelier.model_files import (
+    quietly,
+    require_all_weights,
+    require_files_of_kind,
+    require_no_others,
+    require_numbers,
+    require_weights_of_kind,
+    telling,
+    told,
+)
 from atelier.policies.janus.checks import boi_of, require_tokens, require_whole
 from atelier.policies.janus.original_layout import from_original, is_original
 from atelier.policies.janus.pixels import normalise_codebook
@@ -56,8 +66,8 @@ def load(
             the layout of transformers or in the original one, such as a post-SFT `.pth`.
 
     Raises:
-        ConfigError: there is no such checkpoint, it is no Janus, it is damaged or incomplete, or
-            its parts do not fit together.
+        ConfigError: there is no such checkpoint, it is no Janus, it is damaged or incomplete, its
+            weights are no numbers, or its parts do not fit together.
     """
     where = f"{path} at revision {revision}" if revision else str(path)
     with _telling(where):
@@ -75,8 +85,11 @@ def load(
     _hold_in(model, getattr(torch, dtype))
     if weights is None:
         require_all_weights(where, info["missing_keys"])
+        require_no_others(where, info["unexpected_keys"])
+        require_files_of_kind(_folder(path, revision), model.state_dict())
     else:
         _replace_weights(model, Path(weights))
+    require_numbers(str(weights or where), model.state_dict())
     require_tokens(where, processor.tokenizer)
     require_whole(where, model.config, processor)
     normalise_codebook(model.model.vqmodel.quantize.embedding)
@@ -110,6 +123,11 @@ def _require_janus(where: str, facts: Mapping[str, Any]) -> None:
         raise ConfigError(f"{where}: is no Janus: its config.json says model_type {kind!r}")
 
 
+def _folder(path: str | Path, revision: str | None) -> Path:
+    """Where the files of a checkpoint that was loaded are."""
+    return Path(str(cached_file(path, "config.json", revision=revision))).parent
+
+
 def _hold_in(model: JanusForConditionalGeneration, dtype: torch.dtype) -> None:
     for name, part in (*model.model.named_children(), ("lm_head", model.lm_head)):
         part.to(torch.float32 if name == "vqmodel" else dtype)
@@ -128,6 +146,7 @@ def _replace_weights(model: JanusForConditionalGeneration, file: Path) -> None:
     with _telling(str(file)):
         if is_original(found):
             found = from_original(found)
+    require_weights_of_kind(str(file), found, model.state_dict())
     _untie_where_they_differ(model, found)
     try:
         result = model.load_state_dict(found, strict=False)
@@ -135,11 +154,7 @@ def _replace_weights(model: JanusForConditionalGeneration, file: Path) -> None:
         raise ConfigError(f"{file}: does not fit the checkpoint's config: {told(error)}") from error
     tied = set(getattr(model, "all_tied_weights_keys", ()))
     require_all_weights(str(file), set(result.missing_keys) - tied)
-    if result.unexpected_keys:
-        raise ConfigError(
-            f"{file}: has {len(result.unexpected_keys)} weights that the checkpoint's config knows "
-            f"nothing of, such as {result.unexpected_keys[0]}"
-        )
+    require_no_others(str(file), result.unexpected_keys)
 
 
 def read_weights(file: Path) -> dict[str, Tensor]:
@@ -157,6 +172,9 @@ def read_weights(file: Path) -> dict[str, Tensor]:
             held = held[name]
     if not isinstance(held, dict) or not all(isinstance(one, Tensor) for one in held.values()):
         raise ConfigError(f"{file}: holds something else than tensors by name")
+    for weight, value in held.items():
+        if value.layout is not torch.strided or value.is_meta or value.is_quantized:
+            raise ConfigError(f"{file}: {weight} is no plain tensor, but a sparse or packed one")
     return held
 
 

@@ -18,7 +18,14 @@ from atelier.config.paths import from_root
 from atelier.config.policy_parts import Dtype
 from atelier.config.schema import PolicyConfig
 from atelier.errors import ConfigError
-from atelier.model_files import quietly, require_all_weights, without_bars
+from atelier.model_files import (
+    quietly,
+    require_all_weights,
+    require_files_of_kind,
+    require_no_others,
+    require_numbers,
+    without_bars,
+)
 
 _TEXT = ("text_encoder", "text_encoder_2", "text_encoder_3")
 _TOKENIZERS = ("tokenizer", "tokenizer_2", "tokenizer_3")
@@ -80,7 +87,7 @@ def _part(directory: Path, policy: PolicyConfig, name: str, dtype: Dtype) -> nn.
     """A model of the pipeline, None where it has none; by itself, for a pipeline does not tell of
     weights that its files lack, and makes random ones.
 
-    Raises ConfigError when it cannot be loaded, or lacks weights.
+    Raises ConfigError when it cannot be loaded, or its weights are not all that it has and numbers.
     """
     library, kind = StableDiffusion3Pipeline.load_config(directory).get(name) or ("", "")
     if library not in ("diffusers", "transformers"):
@@ -93,7 +100,11 @@ def _part(directory: Path, policy: PolicyConfig, name: str, dtype: Dtype) -> nn.
             )
     except (OSError, ValueError) as error:
         raise _not_loadable(policy, error) from error
-    require_all_weights(str(directory / name), info["missing_keys"])
+    where = str(directory / name)
+    require_all_weights(where, info["missing_keys"])
+    require_no_others(where, info["unexpected_keys"])
+    require_files_of_kind(directory / name, model.state_dict())
+    require_numbers(where, model.state_dict())
     return model
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from transformers import AutoProcessor, CLIPModel
 
 from atelier.errors import ConfigError
+from atelier.model_files import require_numbers
 
 IMAGES_AT_ONCE = 32
 
@@ -41,6 +42,7 @@ class ClipModel:
             raise ConfigError(
                 f"{key}.path: {path} cannot be loaded as a CLIP model: {error}"
             ) from error
+        require_numbers(f"{key}.path: {path}", model.state_dict())
         self._model = model.to(_device(device, key)).eval()
         self._longest = model.config.text_config.max_position_embeddings  # 77 of all published ones
 
