@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -15,7 +17,7 @@ from transformers import JanusForConditionalGeneration
 
 from atelier.errors import ConfigError
 from atelier.policies.janus.checks import answers_of, boi_of, require_tokens
-from atelier.policies.janus.loading import load
+from atelier.policies.janus.loading import load, read_weights
 from atelier.policies.janus.original_layout import to_original
 from tests.support.random_janus import WIDE, Sizes, build_model, build_processor, likeliest_image
 
@@ -226,6 +228,54 @@ def test_nothing_in_a_file_of_weights_is_executed(
         with pytest.raises(ConfigError, match=rf"{name}: is no file of weights"):
             load(saved, weights=tmp_path / name)
     assert "executed" not in capsys.readouterr().out
+
+
+def with_pickle(weights: Path, change: Callable[[bytes], bytes]) -> None:
+    """A file of torch.save whose archive is whole, and whose pickle is another."""
+    with zipfile.ZipFile(weights) as archive:
+        held = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(weights, "w") as archive:
+        for name, content in held.items():
+            archive.writestr(name, change(content) if name.endswith("data.pkl") else content)
+
+
+# A reader of pickles trips over each in its own way: what is got before it is put, taken from an
+# empty stack, built or appended to what cannot be.
+@pytest.mark.parametrize("pickled", [b"h\x07.", b"0.", b"N}b.", b"N)R.", b"NNa.", b"NNNs.", b"(u."])
+def test_a_pickle_that_is_none_is_told(saved: Path, tmp_path: Path, pickled: bytes) -> None:
+    file = tmp_path / "odd.pth"
+    torch.save({"a": torch.ones(3)}, file)
+    with_pickle(file, lambda _: b"\x80\x02" + pickled)
+    with pytest.raises(ConfigError, match=r"odd\.pth: is no file of weights: \w+: "):
+        load(saved, weights=file)
+
+
+def test_damage_anywhere_in_a_pickle_is_told_or_none(tmp_path: Path) -> None:
+    file = tmp_path / "odd.pth"
+    torch.save({"a.b": torch.ones(3, 4), "c": torch.zeros(2)}, file)
+    good, random = file.read_bytes(), np.random.default_rng(1)
+
+    def damaged(pickled: bytes) -> bytes:
+        changed = bytearray(pickled)
+        changed[random.integers(len(changed))] = random.integers(256)
+        return bytes(changed)
+
+    refused = 0
+    for _ in range(300):
+        file.write_bytes(good)
+        with_pickle(file, damaged)
+        try:
+            read_weights(file)
+        except ConfigError:
+            refused += 1
+    assert refused > 100
+
+
+@pytest.mark.parametrize("held", [{1: torch.ones(2)}, {None: torch.ones(2)}, [torch.ones(2)]])
+def test_weights_have_names(tmp_path: Path, held: Any) -> None:
+    torch.save(held, tmp_path / "odd.pth")
+    with pytest.raises(ConfigError, match=r"odd\.pth: holds something else than tensors by name"):
+        read_weights(tmp_path / "odd.pth")
 
 
 # What does not ----------------------------------------------------------------------------------

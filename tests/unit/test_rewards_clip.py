@@ -101,3 +101,11 @@ def test_a_model_whose_weights_are_no_numbers_is_named(clip, tmp_path):
     scorer = ClipSimilarityScorer(ClipSimilarityConfig(path=str(copy)))
     with pytest.raises(ConfigError, match=r"rewards\.clip_similarity\.path: .*logit_scale"):
         scorer.score(scorer.golden()[0])
+
+
+def test_a_damaged_model_is_named(clip, tmp_path):
+    copy = shutil.copytree(clip, tmp_path / "clip")
+    (copy / "model.safetensors").write_bytes((clip / "model.safetensors").read_bytes()[:5000])
+    scorer = ClipSimilarityScorer(ClipSimilarityConfig(path=str(copy)))
+    with pytest.raises(ConfigError, match=r"clip_similarity\.path: .* cannot be loaded as a CLIP"):
+        scorer.score(scorer.golden()[0])

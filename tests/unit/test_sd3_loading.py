@@ -43,6 +43,15 @@ def test_a_weight_that_is_not_there_is_named(folder: Path, part: str) -> None:
         load(folder, part)
 
 
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("pattern", ["*.safetensors", "config.json"])
+def test_a_damaged_part_says_which_pipeline(folder: Path, part: str, pattern: str) -> None:
+    (file,) = (folder / part).glob(pattern)
+    file.write_bytes(file.read_bytes()[:100])
+    with pytest.raises(ConfigError, match=r"policy\.path: .*pipeline' is not a Stable Diffusion 3"):
+        load(folder, part)
+
+
 @pytest.mark.parametrize("part", ["transformer", "text_encoder"])
 def test_a_part_that_is_not_there_says_which_pipeline(folder: Path, part: str) -> None:
     shutil.rmtree(folder / part)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -163,14 +162,14 @@ def read_weights(file: Path) -> dict[str, Tensor]:
     Raises:
         ConfigError: it cannot be read as that.
     """
-    try:
+    with telling(f"{file}: is no file of weights"):
         held: Any = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
-    except (OSError, RuntimeError, ValueError, EOFError, pickle.UnpicklingError) as error:
-        raise ConfigError(f"{file}: is no file of weights: {told(error)}") from error
     for name in _WRAPPERS:
         if isinstance(held, dict) and isinstance(held.get(name), dict):
             held = held[name]
-    if not isinstance(held, dict) or not all(isinstance(one, Tensor) for one in held.values()):
+    if not isinstance(held, dict) or not all(
+        isinstance(name, str) and isinstance(value, Tensor) for name, value in held.items()
+    ):
         raise ConfigError(f"{file}: holds something else than tensors by name")
     for weight, value in held.items():
         if value.layout is not torch.strided or value.is_meta or value.is_quantized:

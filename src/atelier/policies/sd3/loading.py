@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -17,13 +17,13 @@ from transformers.utils import logging as transformers_logging
 from atelier.config.paths import from_root
 from atelier.config.policy_parts import Dtype
 from atelier.config.schema import PolicyConfig
-from atelier.errors import ConfigError
 from atelier.model_files import (
     quietly,
     require_all_weights,
     require_files_of_kind,
     require_no_others,
     require_numbers,
+    telling,
     without_bars,
 )
 
@@ -40,15 +40,12 @@ def locate(policy: PolicyConfig) -> Path:
     local = from_root(policy.path)
     if local.is_dir():
         return local
-    try:
-        with _quietly():
-            return Path(
-                StableDiffusion3Pipeline.download(
-                    policy.path, revision=policy.revision, use_safetensors=True
-                )
+    with _telling(policy), _quietly():
+        return Path(
+            StableDiffusion3Pipeline.download(
+                policy.path, revision=policy.revision, use_safetensors=True
             )
-    except (OSError, ValueError) as error:
-        raise _not_loadable(policy, error) from error
+        )
 
 
 def load_image_parts(directory: Path, policy: PolicyConfig) -> StableDiffusion3Pipeline:
@@ -71,7 +68,7 @@ def load_text_encoders(
 
     Its transformer holds no memory: without a third encoder `encode_prompt` asks it for a width.
     """
-    with torch.device("meta"):
+    with _telling(policy), torch.device("meta"):
         shape = SD3Transformer2DModel.load_config(directory / "transformer")
         transformer = SD3Transformer2DModel.from_config(shape)
     encoders = {name: _part(directory, policy, name, policy.text.dtype) for name in _TEXT}
@@ -89,17 +86,15 @@ def _part(directory: Path, policy: PolicyConfig, name: str, dtype: Dtype) -> nn.
 
     Raises ConfigError when it cannot be loaded, or its weights are not all that it has and numbers.
     """
-    library, kind = StableDiffusion3Pipeline.load_config(directory).get(name) or ("", "")
+    with _telling(policy):
+        library, kind = StableDiffusion3Pipeline.load_config(directory).get(name) or ("", "")
     if library not in ("diffusers", "transformers"):
         return None  # the pipeline says what it does not know
     at = {"torch_dtype" if library == "diffusers" else "dtype": getattr(torch, dtype)}
-    try:
-        with _quietly():
-            model, info = getattr(import_module(library), kind).from_pretrained(
-                directory, subfolder=name, output_loading_info=True, **at
-            )
-    except (OSError, ValueError) as error:
-        raise _not_loadable(policy, error) from error
+    with _telling(policy), _quietly():
+        model, info = getattr(import_module(library), kind).from_pretrained(
+            directory, subfolder=name, output_loading_info=True, **at
+        )
     where = str(directory / name)
     require_all_weights(where, info["missing_keys"])
     require_no_others(where, info["unexpected_keys"])
@@ -109,20 +104,16 @@ def _part(directory: Path, policy: PolicyConfig, name: str, dtype: Dtype) -> nn.
 
 
 def _load(directory: Path, policy: PolicyConfig, **settings: Any) -> StableDiffusion3Pipeline:
-    try:
-        with _quietly():
-            pipeline = StableDiffusion3Pipeline.from_pretrained(directory, **settings)
-    except (OSError, ValueError) as error:
-        raise _not_loadable(policy, error) from error
+    with _telling(policy), _quietly():
+        pipeline = StableDiffusion3Pipeline.from_pretrained(directory, **settings)
     pipeline.set_progress_bar_config(disable=True)
     return pipeline
 
 
-def _not_loadable(policy: PolicyConfig, error: Exception) -> ConfigError:
+def _telling(policy: PolicyConfig) -> AbstractContextManager[None]:
     at = f" at revision {policy.revision}" if policy.revision else ""
-    return ConfigError(
-        f"policy.path: {policy.path!r}{at} is not a Stable Diffusion 3 pipeline that can be "
-        f"loaded ({error})"
+    return telling(
+        f"policy.path: {policy.path!r}{at} is not a Stable Diffusion 3 pipeline that can be loaded"
     )
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import AutoProcessor, CLIPModel
 
 from atelier.errors import ConfigError
-from atelier.model_files import require_numbers
+from atelier.model_files import require_numbers, telling
 
 IMAGES_AT_ONCE = 32
 
@@ -33,15 +33,11 @@ class ClipModel:
     def __init__(
         self, path: str, processor: str, revision: str | None, device: str, key: str
     ) -> None:
-        try:
+        with telling(f"{key}.path: {path} cannot be loaded as a CLIP model"):
             model: Any = CLIPModel.from_pretrained(path, revision=revision, dtype=torch.float32)
             self._processor: Any = AutoProcessor.from_pretrained(
                 processor, revision=revision if processor == path else None
             )
-        except (OSError, ValueError) as error:
-            raise ConfigError(
-                f"{key}.path: {path} cannot be loaded as a CLIP model: {error}"
-            ) from error
         require_numbers(f"{key}.path: {path}", model.state_dict())
         self._model = model.to(_device(device, key)).eval()
         self._longest = model.config.text_config.max_position_embeddings  # 77 of all published ones
