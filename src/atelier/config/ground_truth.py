@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from atelier.config.sections import Fraction, NonNegativeFloat, NonNegativeInt, Section
+from atelier.config.sections import Factor, Fraction, NonNegativeInt, Section
 
 
 class GroundTruthConfig(Section):
@@ -31,9 +31,7 @@ class GroundTruthConfig(Section):
     shaping: Annotated[float, Field(gt=0, le=10)] = Field(
         0.1, description="What shaped adds to the probability: small ones count for more."
     )
-    coefficient: NonNegativeFloat = Field(
-        1.0, description="By what their policy loss is multiplied."
-    )
+    coefficient: Factor = Field(1.0, description="By what their policy loss is multiplied.")
     kl: bool = Field(True, description="Whether the KL to the reference is taken on them, too.")
 
     def probability(self, updates: int) -> float:

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from atelier.config.sections import PositiveFloat, Section
+from atelier.config.sections import Section, Steepness
 
 RatioLevel = Literal["token", "sequence"]
 Surrogate = Literal["clipped", "cispo", "sapo", "vespo"]
@@ -17,7 +17,5 @@ LossMean = Literal["sequence", "micro_batch", "token", "constant", "sum"]
 class SapoConfig(Section):
     """Surrogate sapo: how steeply the gate of a ratio falls on either side of 1."""
 
-    temperature_positive: PositiveFloat = Field(
-        1.0, description="Of tokens with an advantage above 0."
-    )
-    temperature_negative: PositiveFloat = Field(1.05, description="Of the others.")
+    temperature_positive: Steepness = Field(1.0, description="Of tokens with an advantage above 0.")
+    temperature_negative: Steepness = Field(1.05, description="Of the others.")

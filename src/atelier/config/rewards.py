@@ -15,8 +15,8 @@ from atelier.config.mmmg import MmmgMeasure
 from atelier.config.patterns import pattern_problem
 from atelier.config.regions import RegionsConfig
 from atelier.config.sections import (
+    Factor,
     Fraction,
-    NonNegativeFloat,
     NonNegativeInt,
     PositiveFloat,
     Section,
@@ -161,9 +161,9 @@ class EditQualityConfig(JudgedSection):
     """A judge's marks for an edited image, 0 to 10: instruction following (IF), identity
     preservation (IP), perceptual quality (PQ) (spec qwen 1.6, 3.2)."""
 
-    if_weight: NonNegativeFloat = Field(0.6, description="Weight of IF / 10.")
-    ip_weight: NonNegativeFloat = Field(0.0, description="Weight of IP / 10, behind its gate.")
-    pq_weight: NonNegativeFloat = Field(0.4, description="Weight of PQ / 10.")
+    if_weight: Factor = Field(0.6, description="Weight of IF / 10.")
+    ip_weight: Factor = Field(0.0, description="Weight of IP / 10, behind its gate.")
+    pq_weight: Factor = Field(0.4, description="Weight of PQ / 10.")
     ip_gate: Literal["none", "product", "min"] = Field(
         "product",
         description="What IP / 10 counts as: itself; its product with IF / 10; the lesser of both. "
@@ -216,8 +216,8 @@ class EditYesNoConfig(JudgedSection, EditQuestions):
 
     yes_or_no: ClassVar[bool] = True
 
-    following_weight: NonNegativeFloat = Field(1.0, description="Weight of following.")
-    preserving_weight: NonNegativeFloat = Field(0.25, description="Weight of preserving.")
+    following_weight: Factor = Field(1.0, description="Weight of following.")
+    preserving_weight: Factor = Field(0.25, description="Weight of preserving.")
     gate: Literal["none", "product", "min"] = Field(
         "none",
         description="What preserving counts as: itself (published); its product with following; "

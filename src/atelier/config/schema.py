@@ -27,12 +27,13 @@ from atelier.config.qwen import ConditioningConfig, EnvironmentConfig
 from atelier.config.rewards import SHOWS, EditQuestions, OcrConfig, RewardsConfig
 from atelier.config.sections import (
     Decay,
+    Factor,
     Fraction,
-    NonNegativeFloat,
     NonNegativeInt,
-    PositiveFloat,
     PositiveInt,
+    RatioBound,
     Section,
+    Steepness,
     operational,
 )
 from atelier.config.suite_rules import data_conflicts, suite_conflicts
@@ -303,7 +304,7 @@ class RolloutConfig(Section):
 class NftConfig(Section):
     """DiffusionNFT (spec flow 2.6)."""
 
-    strength: PositiveFloat = Field(
+    strength: Steepness = Field(
         1.0,
         description="How far the two policies that are compared lie from the one that sampled "
         "(its beta); 0.1 for narrow rewards such as OCR.",
@@ -350,7 +351,9 @@ class AlgorithmConfig(Section):
     keep_extremes: Annotated[int, Field(ge=2, multiple_of=2)] | None = Field(
         None, description="Train on so many of a group: half the best, half the worst."
     )
-    advantage_clip: PositiveFloat = Field(5.0, description="Advantages are clamped to +-this.")
+    advantage_clip: Annotated[float, Field(ge=1e-3, le=1e6, allow_inf_nan=False)] = Field(
+        5.0, description="Advantages are clamped to +-this."
+    )
     ratio_level: RatioLevel = Field(
         "token",
         description="What the ratio of new to old probability is of: each token; or a sequence, "
@@ -362,22 +365,22 @@ class AlgorithmConfig(Section):
         "log-probability, capped and constant; sapo: a gate that is steepest at 1; vespo: weighs "
         "the log-probability by the ratio of the whole sequence, most near 1.",
     )
-    clip_range: PositiveFloat | None = Field(
+    clip_range: RatioBound | None = Field(
         None,
         description="Ratio clip below 1, and above 1 unless clip_range_high is set. Default: of "
         "the log-probability: gaussian_mean 1e-4, cps_raw 1e-5, ratio_norm 2e-6; of tokens 0.2, "
         "of sequences 3e-4.",
     )
-    clip_range_high: PositiveFloat | None = Field(
+    clip_range_high: RatioBound | None = Field(
         None, description="Ratio clip above 1 (DAPO: 0.28); cispo: its cap is 1 more (4)."
     )
-    clip_delta: PositiveFloat | None = Field(
+    clip_delta: RatioBound | None = Field(
         None,
         description="Largest ratio that counts where the advantage is below 0, above 1 + the clip "
         "range (two-sided clip); default: none.",
     )
     sapo: SapoConfig = SapoConfig()
-    beta: NonNegativeFloat = Field(0.0, description="Weight of the KL to the reference.")
+    beta: Factor = Field(0.0, description="Weight of the KL to the reference.")
     kl_placement: Literal["loss", "reward"] = Field(
         "loss",
         description="Whether beta x KL is added to the loss, or taken off each action's reward.",
@@ -443,10 +446,14 @@ class TrainConfig(Section):
         2e-5, description="AdamW learning rate, the highest of its schedule."
     )
     schedule: ScheduleConfig = ScheduleConfig()
-    weight_decay: NonNegativeFloat = Field(1e-4, description="AdamW weight decay.")
+    weight_decay: Factor = Field(1e-4, description="AdamW weight decay.")
     adam_betas: tuple[Decay, Decay] = Field((0.9, 0.999), description="AdamW betas.")
-    adam_epsilon: PositiveFloat = Field(1e-8, description="AdamW epsilon.")
-    max_grad_norm: PositiveFloat = Field(1.0, description="Gradient norm clip.")
+    adam_epsilon: Annotated[float, Field(ge=1e-30, le=1)] = Field(
+        1e-8, description="AdamW epsilon."
+    )
+    max_grad_norm: Annotated[float, Field(ge=1e-6, le=1e9)] = Field(
+        1.0, description="Gradient norm clip."
+    )
     ema: EmaConfig = EmaConfig()
     one_step_off: bool = Field(
         False,

@@ -14,6 +14,11 @@ PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Decay = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
 FiniteFloat = Annotated[float, Field(allow_inf_nan=False)]
+# What multiplies or bounds a loss is bounded itself: beyond, float32 makes 0, infinity or NaN of
+# it, and the run stops at its first update with words about the learning rate.
+Factor = Annotated[float, Field(ge=0, le=1e3, allow_inf_nan=False)]
+Steepness = Annotated[float, Field(ge=1e-2, le=1e2, allow_inf_nan=False)]
+RatioBound = Annotated[float, Field(ge=1e-9, le=1e6, allow_inf_nan=False)]
 Fraction = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 
 _OPERATIONAL = "operational"
