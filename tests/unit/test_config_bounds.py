@@ -10,11 +10,12 @@ from typing import get_args
 import pytest
 from pydantic import BaseModel
 
+from atelier.config.plan import plan
 from atelier.config.resolve import resolve
 from atelier.config.schema import RunConfig
 from atelier.errors import ConfigError
 
-SECTIONS = ("algorithm", "train")
+SECTIONS = ("rollout", "algorithm", "train", "evaluation")
 
 
 def floats(section: type[BaseModel], path: str) -> Iterator[str]:
@@ -49,6 +50,9 @@ def test_no_number_is_boundless(key: str) -> None:
 @pytest.mark.parametrize(
     "key",
     [
+        "rollout.tokens.temperature",
+        "rollout.tokens.top_p",
+        "rollout.introspection.answer_temperature",
         "algorithm.sapo.temperature_positive",
         "algorithm.sapo.temperature_negative",
         "algorithm.nft.strength",
@@ -63,3 +67,16 @@ def test_no_number_is_boundless(key: str) -> None:
 def test_what_is_divided_by_or_bounds_is_not_next_to_0(key: str) -> None:
     with pytest.raises(ConfigError, match=key):
         resolve("tiny/flow-grpo", [f"{key}=1e-300"], Path(os.devnull))
+
+
+def test_an_answer_has_room_for_its_end() -> None:
+    key = "rollout.introspection.answer_tokens"
+    with pytest.raises(ConfigError, match=key):
+        resolve("tiny-janus/introspective-v1", [f"{key}=1"], Path(os.devnull))
+
+
+@pytest.mark.parametrize(("likeliest", "warned"), [(0, False), (1, True), (2, False)])
+def test_what_cannot_vary_is_warned_of(likeliest: int, warned: bool) -> None:
+    override = f"rollout.tokens.top_k={likeliest}"
+    found = plan(resolve("tiny-janus/grpo", [override], Path(os.devnull))).warnings
+    assert any(one.startswith("rollout.tokens.top_k: 1 draws") for one in found) == warned

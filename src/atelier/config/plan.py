@@ -21,6 +21,7 @@ from atelier.config.rewards import JudgedSection
 from atelier.config.schema import RunConfig
 from atelier.config.space import space_warnings
 from atelier.config.suite_rules import suite_warnings
+from atelier.config.token_rules import token_warnings
 from atelier.config.without_effect import without_effect
 from atelier.config.work import work
 from atelier.errors import ConfigError, PlanError
@@ -177,6 +178,7 @@ def _warnings(config: RunConfig, ranks: int, facts: Facts | None) -> Iterator[tu
     yield from placement_warnings(config)
     yield from objective_warnings(config)
     yield from completion_warnings(config)
+    yield from token_warnings(config)
     clip = config.algorithm.clip_range
     if rollout.log_prob == "ratio_norm" and clip is not None and clip >= WIDE_GUARD_CLIP:
         yield (

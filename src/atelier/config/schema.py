@@ -29,6 +29,7 @@ from atelier.config.sections import (
     Decay,
     Factor,
     Fraction,
+    Guidance,
     NonNegativeInt,
     PositiveInt,
     RatioBound,
@@ -242,7 +243,7 @@ class RolloutConfig(Section):
     conditioning: ConditioningConfig = ConditioningConfig()
     environment: EnvironmentConfig = EnvironmentConfig()
     num_inference_steps: PositiveInt = Field(8, description="Denoising steps.")
-    guidance_scale: Annotated[float, Field(ge=1, allow_inf_nan=False)] = Field(
+    guidance_scale: Guidance = Field(
         1.0, description="Classifier-free guidance; 1 samples without it."
     )
     dynamics: Literal["flow_sde", "dance_sde", "wan_sde", "cps", "ode"] = Field(
@@ -545,7 +546,7 @@ class EvaluationConfig(Section):
         None, description="Images of each prompt; default: 2 for paircomp, else 1."
     )
     num_inference_steps: PositiveInt = Field(8, description="Denoising steps (deterministic ODE).")
-    guidance_scale: Annotated[float, Field(ge=1, allow_inf_nan=False)] = Field(
+    guidance_scale: Guidance = Field(
         1.0, description="Classifier-free guidance of the evaluated images."
     )
     seed: NonNegativeInt = Field(0, description="Seed of the fixed noise, one draw an image.")

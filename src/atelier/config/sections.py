@@ -19,6 +19,9 @@ FiniteFloat = Annotated[float, Field(allow_inf_nan=False)]
 Factor = Annotated[float, Field(ge=0, le=1e3, allow_inf_nan=False)]
 Steepness = Annotated[float, Field(ge=1e-2, le=1e2, allow_inf_nan=False)]
 RatioBound = Annotated[float, Field(ge=1e-9, le=1e6, allow_inf_nan=False)]
+# What draws: outside, samples of a prompt are all alike or all noise, and nothing can be learned.
+Temperature = Annotated[float, Field(ge=1e-2, le=1e2, allow_inf_nan=False)]
+Guidance = Annotated[float, Field(ge=1, le=1e2, allow_inf_nan=False)]
 Fraction = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 
 _OPERATIONAL = "operational"

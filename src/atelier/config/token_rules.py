@@ -44,6 +44,16 @@ def _rejections_of_janus_alone(config: RunConfig) -> Rejections:
         yield "policy.layout", "is for policy.family janus"
 
 
+def token_warnings(config: RunConfig) -> Iterator[tuple[str, str]]:
+    """Field and what is likely to be a mistake."""
+    if config.policy.family == "janus" and config.rollout.tokens.top_k == 1:
+        yield (
+            "rollout.tokens.top_k",
+            "1 draws the likeliest token always: images of a prompt are all alike, and a group "
+            "that does not vary teaches nothing; 0 draws from all",
+        )
+
+
 def _data_rejections(config: RunConfig) -> Rejections:
     data, kind = config.data, config.rollout.kind
     edits, pairs = has_edits(data, data.source), has_pairs(data, data.source)

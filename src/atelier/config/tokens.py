@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from atelier.config.sections import NonNegativeInt, PositiveFloat, PositiveInt, Section, operational
+from atelier.config.sections import NonNegativeInt, Section, Temperature, operational
 
 TokenLogProb = Literal["cfg_tempered", "sampler", "conditional"]
 Version = Literal["v1", "v2", "v3"]
@@ -15,9 +15,9 @@ Version = Literal["v1", "v2", "v3"]
 class TokensConfig(Section):
     """Tokens of images and answers (token policies)."""
 
-    temperature: PositiveFloat = Field(1.0, description="Of image tokens.")
+    temperature: Temperature = Field(1.0, description="Of image tokens.")
     top_k: NonNegativeInt = Field(0, description="Likeliest image tokens to draw from; 0: all.")
-    top_p: Annotated[float, Field(gt=0, le=1)] = Field(
+    top_p: Annotated[float, Field(ge=0.01, le=1)] = Field(
         1.0, description="Share of the probability that image tokens are drawn from."
     )
     log_prob: TokenLogProb = Field(
@@ -55,8 +55,10 @@ class IntrospectionConfig(Section):
     rounds: Annotated[int, Field(ge=2, le=10)] = Field(
         2, description="Images of one rollout at most; an answer after each but the last."
     )
-    answer_tokens: PositiveInt = Field(80, description="Tokens of an answer at most.")
-    answer_temperature: PositiveFloat = Field(1.0, description="Of the answers' tokens.")
+    answer_tokens: Annotated[int, Field(ge=2, le=100_000)] = Field(
+        80, description="Tokens of an answer at most, its end among them."
+    )
+    answer_temperature: Temperature = Field(1.0, description="Of the answers' tokens.")
     train_end: bool = Field(
         True, description="Whether the token that ends an answer is trained (published: no)."
     )
