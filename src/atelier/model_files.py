@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from safetensors import safe_open
-from torch import Tensor
+from torch import Tensor, nn
 
 from atelier.errors import ConfigError
 
@@ -34,6 +34,20 @@ def telling(what: str) -> Iterator[None]:
         yield
     except Exception as error:
         raise ConfigError(f"{what}: {told(error)}") from error
+
+
+def require_sound(folder: Path, model: nn.Module, info: Mapping[str, Any]) -> None:
+    """Raise ConfigError unless a model that was loaded has the weights of its folder's files, all
+    of them and no others, and they are numbers.
+
+    Args:
+        info: what `from_pretrained` says with output_loading_info.
+    """
+    held = model.state_dict()
+    require_all_weights(str(folder), info["missing_keys"])
+    require_no_others(str(folder), info["unexpected_keys"])
+    require_files_of_kind(folder, held)
+    require_numbers(str(folder), held)
 
 
 def require_all_weights(where: str, missing: Iterable[str]) -> None:

@@ -52,6 +52,8 @@ def test_no_number_is_boundless(key: str) -> None:
     [
         "rollout.tokens.temperature",
         "rollout.tokens.top_p",
+        "rollout.completion.temperature",
+        "rollout.completion.top_p",
         "rollout.introspection.answer_temperature",
         "algorithm.sapo.temperature_positive",
         "algorithm.sapo.temperature_negative",

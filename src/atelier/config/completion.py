@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from atelier.config.sections import NonNegativeInt, PositiveFloat, PositiveInt, Section
+from atelier.config.sections import NonNegativeInt, PositiveInt, Section, Temperature
 
 CompletionBackend = Literal["transformers"]
 CompletionLogProb = Literal["full", "sampler"]
@@ -19,9 +19,9 @@ class CompletionConfig(Section):
     max_tokens: PositiveInt = Field(
         512, description="Most tokens of a completion, the one that ends it included."
     )
-    temperature: PositiveFloat = Field(1.0, description="Of the completion's tokens.")
+    temperature: Temperature = Field(1.0, description="Of the completion's tokens.")
     top_k: NonNegativeInt = Field(0, description="Likeliest tokens to draw from; 0: all.")
-    top_p: Annotated[float, Field(gt=0, le=1)] = Field(
+    top_p: Annotated[float, Field(ge=0.01, le=1)] = Field(
         1.0, description="Share of the probability that tokens are drawn from."
     )
     log_prob: CompletionLogProb = Field(

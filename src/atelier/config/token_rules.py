@@ -46,10 +46,14 @@ def _rejections_of_janus_alone(config: RunConfig) -> Rejections:
 
 def token_warnings(config: RunConfig) -> Iterator[tuple[str, str]]:
     """Field and what is likely to be a mistake."""
-    if config.policy.family == "janus" and config.rollout.tokens.top_k == 1:
+    drawn = {"janus": ("tokens", "images"), "qwen": ("completion", "completions")}
+    if config.policy.family not in drawn:
+        return
+    section, samples = drawn[config.policy.family]
+    if getattr(config.rollout, section).top_k == 1:
         yield (
-            "rollout.tokens.top_k",
-            "1 draws the likeliest token always: images of a prompt are all alike, and a group "
+            f"rollout.{section}.top_k",
+            f"1 draws the likeliest token always: {samples} of a prompt are all alike, and a group "
             "that does not vary teaches nothing; 0 draws from all",
         )
 

@@ -5,7 +5,7 @@ The pipeline never gets the encoder: it would encode with whatever is trained by
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from atelier.config.paths import from_root, is_file
 from atelier.config.policy_parts import Dtype
 from atelier.config.schema import PolicyConfig, RunConfig
 from atelier.errors import ConfigError
-from atelier.model_files import quietly, telling, without_bars
+from atelier.model_files import quietly, require_sound, telling, without_bars
 from atelier.policies.qwen.areas import Areas
 from atelier.policies.qwen.environment import Environment, Settings
 
@@ -59,7 +59,7 @@ def load_encoder(
             policy.base_dtype.
 
     Raises:
-        ConfigError: it cannot be loaded, or lacks weights.
+        ConfigError: it cannot be loaded, or its weights are not all that it has and numbers.
     """
     held = "float32" if policy.trainable == "full" else policy.base_dtype
     with _opening(policy):
@@ -69,7 +69,7 @@ def load_encoder(
             attn_implementation="sdpa",
             output_loading_info=True,
         )
-    _require_all(directory / "text_encoder", info["missing_keys"])
+    require_sound(directory / "text_encoder", encoder, info)
     return encoder.eval()
 
 
@@ -138,7 +138,7 @@ def _part(directory: Path, policy: PolicyConfig, kind: Any, dtype: Dtype) -> Any
         part, info = kind.from_pretrained(
             directory, subfolder=name, torch_dtype=getattr(torch, dtype), output_loading_info=True
         )
-    _require_all(directory / name, info["missing_keys"])
+    require_sound(directory / name, part, info)
     return part
 
 
@@ -151,14 +151,6 @@ def _merge(pipeline: Any, adapter: str) -> None:
         pipeline.load_lora_weights(str(file))
         pipeline.fuse_lora()
         pipeline.unload_lora_weights()
-
-
-def _require_all(folder: Path, missing: Iterable[str]) -> None:
-    lacking = sorted(missing)
-    if lacking:  # they would be random numbers
-        raise ConfigError(
-            f"{folder}: {len(lacking)} of the model's weights are not there, such as {lacking[0]}"
-        )
 
 
 @contextmanager

@@ -17,15 +17,7 @@ from transformers.utils import logging as transformers_logging
 from atelier.config.paths import from_root
 from atelier.config.policy_parts import Dtype
 from atelier.config.schema import PolicyConfig
-from atelier.model_files import (
-    quietly,
-    require_all_weights,
-    require_files_of_kind,
-    require_no_others,
-    require_numbers,
-    telling,
-    without_bars,
-)
+from atelier.model_files import quietly, require_sound, telling, without_bars
 
 _TEXT = ("text_encoder", "text_encoder_2", "text_encoder_3")
 _TOKENIZERS = ("tokenizer", "tokenizer_2", "tokenizer_3")
@@ -95,11 +87,7 @@ def _part(directory: Path, policy: PolicyConfig, name: str, dtype: Dtype) -> nn.
         model, info = getattr(import_module(library), kind).from_pretrained(
             directory, subfolder=name, output_loading_info=True, **at
         )
-    where = str(directory / name)
-    require_all_weights(where, info["missing_keys"])
-    require_no_others(where, info["unexpected_keys"])
-    require_files_of_kind(directory / name, model.state_dict())
-    require_numbers(where, model.state_dict())
+    require_sound(directory / name, model, info)
     return model
 
 
