@@ -173,7 +173,9 @@ def read_weights(file: Path) -> dict[str, Tensor]:
         raise ConfigError(f"{file}: holds something else than tensors by name")
     for weight, value in held.items():
         if value.layout is not torch.strided or value.is_meta or value.is_quantized:
-            raise ConfigError(f"{file}: {weight} is no plain tensor, but a sparse or packed one")
+            raise ConfigError(
+                f"{file}: {weight} is no plain tensor: sparse, packed or without data"
+            )
     return held
 
 
