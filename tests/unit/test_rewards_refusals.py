@@ -8,7 +8,7 @@ import pytest
 
 from atelier.errors import ConfigError
 from atelier.event_loop import Closed, EventLoop
-from atelier.legible import legible
+from atelier.legible import legible, without_secret
 from tests.support.reward_services import BATCH, RIGHT, client, faulty, reasons, service
 
 
@@ -199,6 +199,67 @@ def test_words_on_one_image_are_legible_too(url):
     assert scores.values[0].reason == legible(f"x: {FORGED}", "SECRETTOKEN")
     assert scores.values[0].reason.startswith("x: you sent Bearer [token] Stopped: fake line [2J")
     assert list(scores.values[1:]) == RIGHT[1:]
+
+
+HARD_TOKEN = "SEC'RET\\X/\"0123456789-abcdefghij"
+
+
+def raw(head):
+    """The answer's beginning as it is made of the header that bears the token."""
+
+    def fault(handler, body):
+        handler.wfile.write(head(handler.headers["Authorization"]).encode())
+
+    return fault
+
+
+ECHOES = {
+    "status line": raw(lambda bearer: f"BAD {bearer}\r\n\r\n"),
+    "cut header": raw(lambda bearer: f"HTTP/1.1 200 OK\r\n{'x' * 8180}: {bearer}" + "a" * 9000),
+    "header": raw(lambda bearer: f"HTTP/1.1 200 OK\r\nX: {bearer}\x00\r\n\r\n"),
+    "long header": raw(lambda bearer: f"HTTP/1.1 200 OK\r\nX: {bearer * 400}\r\n\r\n"),
+    "body": raw(lambda bearer: f"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{bearer}{'x' * 99}"),
+    "chunk": raw(
+        lambda bearer: f"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n{bearer}\r\n"
+    ),
+    "repr": lambda handler, body: refusal(503, repr([HARD_TOKEN]))(handler, body),
+    "JSON": lambda handler, body: refusal(503, json.dumps(json.dumps([HARD_TOKEN])))(handler, body),
+    "cut": lambda handler, body: refusal(503, f"you said {HARD_TOKEN[:20]}")(handler, body),
+}
+
+
+@pytest.mark.parametrize("echo", ECHOES)
+def test_no_form_or_piece_of_the_token_is_told(url, echo, caplog):
+    with (
+        faulty(url, lambda n: ECHOES[echo]) as (bad, _),
+        client(bad, deadline=1.0, token=HARD_TOKEN) as scorer,
+    ):
+        told = [reasons(scorer.score(BATCH))[0], caplog.text]
+    for at in range(len(HARD_TOKEN) - 7):
+        assert not any(HARD_TOKEN[at : at + 8] in text for text in told), told
+    assert not any("RET\\" in text for text in told), told
+
+
+def test_what_a_scorer_saw_is_told_without_the_token(url):
+    def fault(handler, body):
+        answer = json.loads(handler.forwarded(body))
+        for one in answer["rewards"].values():
+            one["results"][0]["detail"] = {f"a {HARD_TOKEN}": [f"b {HARD_TOKEN}", 1, None]}
+        handler.answer(200, json.dumps(answer).encode())
+
+    with faulty(url, lambda n: fault) as (bad, _), client(bad, token=HARD_TOKEN) as scorer:
+        scores = scorer.score(BATCH)
+    assert scores.details[0] == {"a [token]": ["b [token]", 1, None]}
+    assert list(scores.values) == RIGHT
+
+
+def test_only_the_secret_is_cut_out():
+    secret = "one two/three&four"
+    assert without_secret("a secret, and one two five", secret) == "a secret, and one two five"
+    assert without_secret("t=one+two%2Fthree%26four.", secret) == "t=[token]."
+    assert without_secret("<one two/three&amp;four>", secret) == "<[token]>"
+    assert without_secret("x one two/three y", secret) == "x [token] y"
+    assert without_secret("short", "or") == "sh[token]t"
 
 
 # Addresses --------------------------------------------------------------------------------------

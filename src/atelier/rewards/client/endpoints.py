@@ -135,7 +135,7 @@ class Endpoint:
             first = error.errors(include_url=False, include_input=False)[0]
             where = ".".join(str(part) for part in first["loc"])
             text = f"malformed answer: {where or 'body'}: {first['msg']}"
-            raise self.failure(NoAnswer, text) from error
+            raise self.failure(NoAnswer, text) from None  # its text quotes the answer
 
     def _exchange(
         self,
@@ -152,9 +152,9 @@ class Endpoint:
         try:
             return self._transport.ask(method, self.url + path, headers, body, left, fresh)
         except CannotBeAsked as error:
-            raise self.failure(ServiceRefuses, str(error)) from error
+            raise self.failure(ServiceRefuses, str(error)) from None
         except Unanswered as error:
-            raise self.failure(NotThere, str(error)) from error
+            raise self.failure(NotThere, str(error)) from None
 
     def _note(self, path: str, headers: Mapping[str, str], own: int) -> None:
         """What an answer says of its service: the queue there, the bodies that it takes.

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from atelier.errors import ConfigError
-from atelier.legible import legible
+from atelier.legible import legible, without_secret_json
 from atelier.outage import Outage
 from atelier.rewards.base import Missing, Score, ScoreBatch, Scorer, Scores
 from atelier.rewards.client.endpoints import (
@@ -88,7 +88,7 @@ class RemoteScorer:
     @property
     def version(self) -> str:
         """What the services say they are."""
-        return legible(self._accepted.version) if self._accepted else "unknown"
+        return legible(self._accepted.version, self._token) if self._accepted else "unknown"
 
     def weights(self) -> Sequence[Path]:
         return ()
@@ -237,7 +237,7 @@ class RemoteScorer:
         for index, (score, result) in enumerate(zip(scores, results, strict=True)):
             if not isinstance(score, Missing):
                 continue
-            details[index] = result.detail
+            details[index] = without_secret_json(result.detail, self._token)
             if result.error is not None:
                 text = f"{result.error.type}: {result.error.message}"
                 scores[index] = Missing(legible(text, self._token), result.error.retryable)

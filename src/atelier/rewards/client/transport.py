@@ -7,6 +7,7 @@ client in Python, and what it costs is taken from two cores that also score (ben
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +22,7 @@ _CONNECT_SECONDS = 5.0
 _KEEP_ALIVE_SECONDS = 30
 _LONGEST_ANSWER = 64 << 20
 _LARGE_BODY = 1 << 20  # is sent in pieces, between which other requests go on
+_QUOTED = re.compile(r"\s*:?\s*\b(?:b|bytearray\(b)?['\"].*|\n.*", re.DOTALL)
 _START_SECONDS = 60.0  # enough to make a session wherever that is possible at all
 
 
@@ -80,13 +82,14 @@ class Transport:
         """
         try:
             return self._loop.run(lambda: self._ask(method, url, headers, body, fresh), seconds)
+        # None is chained: a traceback would quote the bytes of an answer, and in them the token.
         except TimeoutError as error:
-            raise Unanswered(f"no answer in time ({type(error).__name__})") from error
+            raise Unanswered(f"no answer in time ({type(error).__name__})") from None
         except (aiohttp.ClientError, HttpProcessingError, OSError, ValueError) as error:
             text = f"{type(error).__name__}: {_cause(error)}"
             if isinstance(error, ValueError) and not isinstance(error, OSError):
-                raise CannotBeAsked(f"cannot be asked: {text}") from error
-            raise Unanswered(text) from error
+                raise CannotBeAsked(f"cannot be asked: {text}") from None
+            raise Unanswered(text) from None
         except Closed as error:
             raise Unanswered("the rewards were closed") from error
 
@@ -202,7 +205,8 @@ def _cause(error: BaseException) -> str:
         error = error.__cause__ or error
     words: object = error
     if isinstance(error, aiohttp.ClientResponseError | HttpProcessingError):
-        words = error.message  # without a status that nobody has answered
+        # Without a status that nobody has answered, and without what the answer has instead.
+        words = _QUOTED.sub("", error.message)
     elif isinstance(error, aiohttp.ServerDisconnectedError):
         words = "the connection was closed before an answer"
     return str(words) or "the connection broke"
