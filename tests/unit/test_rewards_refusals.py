@@ -9,6 +9,7 @@ import pytest
 from atelier.errors import ConfigError
 from atelier.event_loop import Closed, EventLoop
 from atelier.legible import legible, without_secret
+from tests.support.forks import in_a_fork
 from tests.support.reward_services import BATCH, RIGHT, client, faulty, reasons, service
 
 
@@ -146,6 +147,21 @@ def test_a_loop_that_is_closed_takes_nothing_more():
     loop.close(nothing)
     with pytest.raises(Closed):
         loop.run(nothing, 5.0)
+
+
+def test_a_client_in_a_fork_says_so_and_ends(url):
+    with client(url, deadline=60.0) as scorer:
+        assert list(scorer.score(BATCH).values) == RIGHT
+
+        def there():
+            found = scorer.score(BATCH).values[0]
+            scorer.close()
+            return found
+
+        said = in_a_fork(there)
+        assert "forked" in said
+        assert "retryable=False" in said
+        assert list(scorer.score(BATCH).values) == RIGHT, "the parent's goes on"
 
 
 @pytest.mark.parametrize("after", ["99999", "999999", "²", "tomorrow"])

@@ -16,7 +16,7 @@ import aiohttp
 from aiohttp.connector import Connection
 from aiohttp.http_exceptions import HttpProcessingError
 
-from atelier.event_loop import Closed, EventLoop
+from atelier.event_loop import Closed, EventLoop, Forked
 
 _CONNECT_SECONDS = 5.0
 _KEEP_ALIVE_SECONDS = 30
@@ -45,7 +45,7 @@ class Unanswered(Exception):
 
 
 class CannotBeAsked(Unanswered):
-    """Nor will there be one: it is no address, or the token is no header."""
+    """Nor will there be one: it is no address, the token is no header, or this is a fork."""
 
 
 class Transport:
@@ -90,6 +90,8 @@ class Transport:
             if isinstance(error, ValueError) and not isinstance(error, OSError):
                 raise CannotBeAsked(f"cannot be asked: {text}") from None
             raise Unanswered(text) from None
+        except Forked as error:
+            raise CannotBeAsked(str(error)) from error
         except Closed as error:
             raise Unanswered("the rewards were closed") from error
 
