@@ -10,13 +10,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
+# A reply may be megabytes of one character. So no run can be divided between two parts of a
+# pattern, which would be tried in every way: the time is proportional to a line's length.
 _MARKS = r"[\s*_`\"'\u201c\u201d]*"
 _VERDICT = re.compile(
-    rf"{_MARKS}[:\uff1a\ufe55]{_MARKS}[\[(]?{_MARKS}(?P<verdict>yes|no)\b(?P<rest>.*)",
+    rf"{_MARKS}[:\uff1a\ufe55](?:{_MARKS}[\[(])?{_MARKS}(?P<verdict>yes|no)\b(?P<rest>.*)",
     re.IGNORECASE,
 )
 # "yes/no", "yes or no", "[yes|no]": a form that was copied is no verdict.
-_EITHER = re.compile(r"\W*(?:[/|]|\bor\b)\W*(?:yes|no)\b", re.IGNORECASE)
+_EITHER = re.compile(r"(?:(?=\W*[/|])\W*+|\W*+or\b\W*+)(?:yes|no)\b", re.IGNORECASE)
 _BULLET = re.compile(r"(?:[-*+\u2022\u2013]|\(?\d+[.)])\s*")
 _EMPHASIS = re.compile(r"\*\*|__|`")
 _OPENING = "*_\"'\u201c\u2018 "
@@ -35,7 +37,8 @@ def published(text: str, keys: Iterable[str]) -> dict[str, bool]:
     plain = text.replace("**", "").replace("[yes]", "yes").replace("[no]", "no")
     names = "|".join(re.escape(key) for key in known)
     line = re.compile(
-        rf"^[ \t]*(?:[-*\u2022]|\d+\.)?[ \t]*`?({names})`?[ \t]*[:\uff1a][ \t]*(yes|no|[yesno])",
+        rf"^[ \t]*(?:(?:[-*\u2022]|\d+\.)[ \t]*)?`?({names})`?"
+        r"[ \t]*[:\uff1a][ \t]*(yes|no|[yesno])",
         re.IGNORECASE | re.MULTILINE,
     )
     by_case = {key.lower(): key for key in known}
