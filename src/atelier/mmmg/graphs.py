@@ -87,7 +87,8 @@ def truth_and_shown(
     """The graph of all that was judged, and the graph of what was judged to be there.
 
     Args:
-        verdicts: by key; what has none is in neither graph.
+        verdicts: by key; what has none is in neither graph. Elements that differ in case alone are
+            one node, shown where one of them is, as published.
 
     Raises:
         MalformedPredicate: see `build`.
