@@ -14,6 +14,7 @@ HOSTILE = {
     "9" * 6000: "too many digits",
     '{"x": NaN}': "NaN is no JSON number",
     '"\\ud800"': "half a character",
+    '{"a": {"x": 1, "x": true}}': "key 'x' stands twice in an object, with two values",
 }
 
 
@@ -29,6 +30,10 @@ def test_json_readers(tmp_path: Path, format: str, text: str) -> None:
     (tmp_path / "file.json").write_text(text)
     with pytest.raises(DataError, match=rf"file\.json: .*{HOSTILE[text]}"):
         read_prompts_file(format, tmp_path / "file.json")
+
+
+def test_a_key_that_says_the_same_twice_loses_nothing() -> None:
+    assert parse_json('{"x": [1], "y": 2, "x": [1]}') == {"x": [1], "y": 2}
 
 
 def test_unigenbench_cell(tmp_path: Path) -> None:

@@ -123,6 +123,8 @@ def test_the_counts_of_the_benchmark_are_known(tmp_path, caplog):
         ("3", "a list of samples, or an object of levels expected"),
         ([ROW, 3], "sample 1: an object expected, found 3"),
         ([{**ROW, "key": None}], "sample 0: key 'key': a non-empty text, not None"),
+        ([ROW, ROW], "sample 1: key 'key': sample 0 of this level has it too"),
+        ('[{"key": "a", "key": "b"}]', "not JSON: key 'key' stands twice in an object"),
         ([{**ROW, "key": "a/b"}], "sample 0: key 'key': .* without slashes"),
         ([{**ROW, "Education": "PHDs"}], "sample 0: key 'Education': 'PHDs' is unknown; did"),
         ([{**ROW, "Discipline": "Art"}], "key 'Discipline': 'Art' is unknown; known: Biology"),
@@ -171,7 +173,8 @@ def test_pictures_of_a_folder(tmp_path):
 
 
 def test_a_table_is_made_of_it(tmp_path):
-    rows = [{**ROW, "prompt": f"Draw {index}."} for index in range(40)]
+    rows = [{**ROW, "key": f"k{index}", "prompt": f"Draw {index}."} for index in range(40)]
     path = written(tmp_path, rows)
     prepare(DataConfig(source="mmmg", path=str(path)), tmp_path / "x")
-    assert read_prompts(tmp_path / "x" / "train.parquet")[0].metadata == EXPECTED
+    made = read_prompts(tmp_path / "x" / "train.parquet")[0].metadata
+    assert made == {**EXPECTED, "key": made["key"]}

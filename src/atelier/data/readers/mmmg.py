@@ -93,13 +93,18 @@ def _document(path: Path) -> dict[str, Any] | list[Any]:
 
 def _test_prompts(path: Path, problems: Problems, rows: Found) -> list[Prompt]:
     prompts: list[Prompt] = []
+    places: dict[tuple[str, str], str] = {}
     for where, value in rows:
         row = _object(path, problems, where, value)
         if row is None:
             continue
         tier = _name(row, "Education", row.text("Education"), TIERS)
         discipline = _name(row, "Discipline", row.text("Discipline"), DISCIPLINES)
-        prompts.append(_prompt(len(prompts), row, TEST, tier, discipline))
+        made = _prompt(len(prompts), row, TEST, tier, discipline)
+        first = places.setdefault((tier, made.metadata["key"]), where)
+        if first != where:
+            row.wrong(f"key 'key': {first} of this level has it too, and so the same picture")
+        prompts.append(made)
     problems.raise_if_any()
     return prompts
 

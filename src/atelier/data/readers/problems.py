@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from atelier.errors import DataError
+from atelier.legible import legible_value
 
 MOST_REPORTED = 10
 
@@ -82,10 +83,13 @@ def parse_json(text: str) -> Any:
 
     Raises:
         NotJson: a syntax error; and what Python's parser takes or fails on in its own way: NaN and
-            infinities, numbers of thousands of digits, half characters, nesting without end.
+            infinities, numbers of thousands of digits, half characters, nesting without end; and a
+            key twice with different values, of which it keeps the last.
     """
     try:
-        value = json.loads(text, parse_constant=_refuse_constant)
+        value = json.loads(
+            text, parse_constant=_refuse_constant, object_pairs_hook=_refuse_contradiction
+        )
         json.dumps(value, ensure_ascii=False).encode()
     except json.JSONDecodeError as error:
         raise NotJson(error.msg, error.lineno, error.colno) from error
@@ -103,6 +107,16 @@ def parse_json(text: str) -> Any:
 
 def _refuse_constant(name: str) -> NoReturn:
     raise NotJson(f"{name} is no JSON number")
+
+
+def _refuse_contradiction(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made: dict[str, Any] = {}
+    for key, value in pairs:
+        # By its text: in Python 1 is true.
+        if key in made and json.dumps(made[key]) != json.dumps(value):
+            raise NotJson(f"key {legible_value(key)} stands twice in an object, with two values")
+        made[key] = value
+    return made
 
 
 def lines(text: str) -> Iterator[tuple[int, str]]:
