@@ -15,6 +15,7 @@ from atelier.data.prompts import read_prompts
 from atelier.data.readers.mmmg import picture_file, read
 from atelier.errors import DataError
 from atelier.mmmg.benchmark import CELLS, SAMPLES_OF_DISCIPLINE, SAMPLES_OF_TIER
+from atelier.mmmg.fidelity import MOST_PARTS
 
 GRAPH = {"elements": ["Sun", "Rain"], "dependencies": ["Causes(Sun, Change(Rain))"]}
 ROW = {
@@ -178,3 +179,13 @@ def test_a_table_is_made_of_it(tmp_path):
     prepare(DataConfig(source="mmmg", path=str(path)), tmp_path / "x")
     made = read_prompts(tmp_path / "x" / "train.parquet")[0].metadata
     assert made == {**EXPECTED, "key": made["key"]}
+
+
+def test_a_graph_too_large_for_the_official_fidelity_is_warned_of(tmp_path, caplog):
+    graph = {"elements": [f"n{index}" for index in range(MOST_PARTS)], "dependencies": []}
+    rows = [ROW, {**ROW, "key": "b", "Knowledge_Graph": graph}]
+    read(written(tmp_path, rows))
+    assert "official" not in caplog.text
+    graph["elements"].append("more")
+    read(written(tmp_path, rows))
+    assert f"more than {MOST_PARTS} parts, whose official fidelity is left out: 1" in caplog.text

@@ -26,6 +26,7 @@ from atelier.data.readers.problems import (
 )
 from atelier.errors import DataError
 from atelier.mmmg.benchmark import DISCIPLINES, TIERS, differences
+from atelier.mmmg.fidelity import MOST_PARTS
 from atelier.mmmg.graphs import KnowledgeGraph, knowledge_graph
 from atelier.mmmg.predicates import MalformedPredicate, parse
 
@@ -106,7 +107,15 @@ def _test_prompts(path: Path, problems: Problems, rows: Found) -> list[Prompt]:
             row.wrong(f"key 'key': {first} of this level has it too, and so the same picture")
         prompts.append(made)
     problems.raise_if_any()
+    large = sum(_parts(one) > MOST_PARTS for one in prompts)
+    if large:
+        told = "%s: graphs of more than %d parts, whose official fidelity is left out: %d"
+        logger.warning(told, path, MOST_PARTS, large)
     return prompts
+
+
+def _parts(prompt: Prompt) -> int:
+    return sum(len(texts) for texts in prompt.metadata["knowledge_graph"].values())
 
 
 def _training_prompts(path: Path, problems: Problems, content: dict[str, Any]) -> list[Prompt]:
