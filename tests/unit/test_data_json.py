@@ -63,3 +63,32 @@ def test_deepgen_yaml(tmp_path: Path, value: str) -> None:
 def test_names_of_no_file(tmp_path: Path, format: str, name: str) -> None:
     with pytest.raises(DataError):
         read_prompts_file(format, tmp_path / name)
+
+
+LONG = "x" * 100_000
+OF_ONE_SAMPLE = {
+    "geneval": [{"prompt": [LONG]}, {"prompt": "p", LONG: 1}, {"prompt": "p", "tag": LONG}],
+    "mmmg": [
+        {"key": LONG + "/"},
+        {"prompt": [LONG]},
+        {"Education": LONG},
+        {"Knowledge_Graph": LONG},
+        {"Knowledge_Graph": {"elements": ["a"], "dependencies": [f"Causes({LONG}"]}},
+    ],
+    "paircomp": [LONG, {LONG: 1}, [LONG]],
+    "focusdiff": [LONG, {LONG: 1}, [LONG]],
+    "janus_sft": [{"prompt": [LONG]}, {LONG: 1}, {"data": LONG}, {"data": [LONG]}],
+    "janus_edit": [{"prompt": [LONG]}, {LONG: "\x1b[2J\n"}],
+}
+
+
+@pytest.mark.parametrize("format", OF_ONE_SAMPLE)
+def test_no_message_is_as_long_as_a_file_or_not_printable(tmp_path: Path, format: str) -> None:
+    for sample in OF_ONE_SAMPLE[format]:
+        lines = format not in ("paircomp",)
+        path = tmp_path / ("file.jsonl" if lines else "file.json")
+        path.write_text(json.dumps(sample if lines else [sample]) + "\n")
+        with pytest.raises(DataError) as raised:
+            read_prompts_file(format, path)
+        told = str(raised.value).split("\n")
+        assert all(len(line) < 1500 and line.isprintable() for line in told)

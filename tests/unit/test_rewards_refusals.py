@@ -3,8 +3,10 @@
 import json
 import threading
 import time
+from dataclasses import replace
 
 import pytest
+from PIL import Image
 
 from atelier.errors import ConfigError
 from atelier.event_loop import Closed, EventLoop
@@ -295,3 +297,32 @@ def test_an_address_nobody_can_ask_is_a_config_error(bad):
 def test_a_name_that_is_not_found_is_missing_with_the_reason(unknown):
     with client(unknown, deadline=1.0) as scorer:
         assert "ClientConnectorDNSError: [Errno" in reasons(scorer.score(BATCH))[0]
+
+
+# What cannot be sent ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"metadata": {"a": object()}},
+        {"metadata": {"a": b"\xff"}},
+        {"metadata": {1: 2}},
+        {"metadata": {"a": "\ud800"}},
+        {"prompts": "\ud800"},
+        {"prompts": None},
+        {"images": Image.new("L", (0, 5))},
+    ],
+)
+def test_what_can_never_be_sent_is_missing_with_its_place(url, changed):
+    ((field, value),) = changed.items()
+    column = [*getattr(BATCH, field)]
+    column[2] = value
+    with client(url, deadline=30.0) as scorer:
+        begun = time.monotonic()
+        found = scorer.score(replace(BATCH, **{field: column}))
+        assert time.monotonic() - begun < 5
+        assert reasons(found)[0].startswith("image 2 of the batch cannot be sent: ")
+        assert not found.values[0].retryable
+        assert all(len(reason) < 1200 and reason.isprintable() for reason in reasons(found))
+        assert list(scorer.score(BATCH).values) == RIGHT, "the service is not blamed for it"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from atelier.errors import DataError
-from atelier.legible import legible_value
+from atelier.legible import legible, legible_value
 
 MOST_REPORTED = 10
 
@@ -22,7 +22,8 @@ class Problems:
 
     def add(self, where: str, what: str) -> None:
         """`where` is the place within the file: "line 3", "line 3: key 'include'"."""
-        self._found.append(f"{where}: {what}")
+        # A value, or a name of it, may be megabytes; and it may have lines and escapes of its own.
+        self._found.append(legible(f"{where}: {what}"))
 
     def raise_if_any(self) -> None:
         """Raise one DataError that names the file and its first problems, one a line."""

@@ -29,7 +29,7 @@ from atelier.rewards.client.endpoints import (
     ServiceRefuses,
     WrongService,
 )
-from atelier.rewards.client.outgoing import OutgoingBatch
+from atelier.rewards.client.outgoing import CannotBeSent, OutgoingBatch
 from atelier.rewards.service.protocol import (
     Identity,
     RequestHead,
@@ -114,6 +114,9 @@ class RemoteScorer:
         for attempt in self._attempts(end, refused):
             try:
                 results = self._ask(outgoing, len(batch), end, refused)
+            except CannotBeSent as error:
+                retryable = False
+                self._note(scores, str(error), retryable, 1, end)
             except NoAnswer as failure:
                 retryable = self._may_be_had(failure, refused)
                 if retryable and attempt > 1 and time.monotonic() >= end:
@@ -183,6 +186,7 @@ class RemoteScorer:
 
         Raises:
             NoAnswer: it gave no answer that can be used.
+            CannotBeSent: the batch can never be sent.
         """
         end = min(end, time.monotonic() + self._timeout)
         head = RequestHead(
