@@ -8,6 +8,7 @@ request, the headers and the body together.
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError
@@ -20,13 +21,24 @@ class Closed(Exception):
     """The loop was closed before the call had a result."""
 
 
+class Forked(Exception):
+    """The process is a fork of the loop's: no thread runs the loop here."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            f"process {os.getpid()} was forked after this client was made, and the client's thread "
+            "was not: make one in each process, or start it with spawn"
+        )
+
+
 class EventLoop:
-    """Runs calls for any number of threads."""
+    """Runs calls for any number of threads of the process that makes it."""
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.new_event_loop()
         self._lock = threading.Lock()  # between the last call that is taken and closing
         self._closed = False
+        self._process = os.getpid()
         self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
         self._thread.start()
 
@@ -36,7 +48,10 @@ class EventLoop:
         Raises:
             TimeoutError: there was none within these seconds; the call is cancelled.
             Closed: the loop is closed, or was meanwhile.
+            Forked: it would have none ever, because this is another process.
         """
+        if os.getpid() != self._process:  # before the lock, which a thread of the other may hold
+            raise Forked
         with self._lock:
             if self._closed:
                 raise Closed
@@ -47,7 +62,12 @@ class EventLoop:
             raise Closed from error
 
     def close(self, last: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Cancel every call, run a last one and end the thread. Closing twice is once."""
+        """Cancel every call, run a last one and end the thread. Closing twice is once.
+
+        In a fork nothing is done: the connections are the other process's, and so is the thread.
+        """
+        if os.getpid() != self._process:
+            return
         with self._lock:
             if self._closed:
                 return

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import html
 import json
 import math
 import numbers
 import reprlib
 import traceback
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any
+from urllib.parse import quote, quote_plus
 
 _LONGEST = 1000
 _LONGEST_JSON = 8000
 _MOST_ITEMS, _DEEPEST = 20, 4
+_PIECE = 8  # characters of a secret that are cut out wherever they stand
+_CUT = "[token]"
 
 
 def legible(text: str, secret: str | None = None, longest: int = _LONGEST) -> str:
@@ -21,13 +25,68 @@ def legible(text: str, secret: str | None = None, longest: int = _LONGEST) -> st
     A newline could forge a line of the log, an escape sequence could rewrite the terminal, and a
     service may echo the header that bears the token.
     """
-    if secret:
-        text = text.replace(secret, "[token]")
+    text = without_secret(text, secret)
     seen = text[: 10 * longest]  # of a text of megabytes the rest is not worth the time
     printable = "".join(char if char.isprintable() else " " for char in seen)
     line = " ".join(printable.split())
     whole = len(line) <= longest and len(seen) == len(text)
     return line if whole else f"{line[:longest]}..."
+
+
+def without_secret(text: str, secret: str | None) -> str:
+    """The text without a secret: whole, escaped as JSON, Python or an address does, or any piece
+    of eight characters, since an error may quote the beginning of it only."""
+    if not secret:
+        return text
+    for form in _escaped(secret):
+        text = text.replace(form, _CUT)
+    pieces = {secret[at : at + _PIECE] for at in range(len(secret) - _PIECE + 1)}
+    if not any(piece in text for piece in pieces):
+        return text
+    kept, at = [], 0
+    while at < len(text):
+        end = _end_of_pieces(text, at, pieces)
+        kept.append(text[at] if end == at else _CUT)
+        at = max(end, at + 1)
+    return "".join(kept)
+
+
+def without_secret_json(value: Any, secret: str | None) -> Any:
+    """A JSON value with `without_secret` of every text and key in it."""
+    if isinstance(value, str):
+        return without_secret(value, secret)
+    if isinstance(value, Mapping):
+        return {
+            without_secret(key, secret): without_secret_json(one, secret)
+            for key, one in value.items()
+        }
+    if isinstance(value, list):
+        return [without_secret_json(one, secret) for one in value]
+    return value
+
+
+def _escaped(secret: str) -> list[str]:
+    """Ways to write a secret, the longest first, because a longer one may hold a shorter."""
+    once = {
+        secret,
+        repr(secret)[1:-1],
+        repr(secret + "'\"")[1:-4],  # in quotes of either kind, as a longer text would put it
+        json.dumps(secret)[1:-1],
+        quote(secret, safe=""),
+        quote_plus(secret),
+        html.escape(secret),
+    }
+    twice = {json.dumps(one)[1:-1] for one in once} | {repr(one)[1:-1] for one in once}
+    return sorted(once | twice, key=len, reverse=True)
+
+
+def _end_of_pieces(text: str, at: int, pieces: Container[str]) -> int:
+    """Where the run of pieces that begins at `at` ends; `at` where none begins there."""
+    end = at
+    while text[at : at + _PIECE] in pieces:
+        end = at + _PIECE
+        at += 1
+    return end
 
 
 def legible_value(value: Any, secret: str | None = None) -> str:

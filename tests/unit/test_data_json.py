@@ -14,6 +14,7 @@ HOSTILE = {
     "9" * 6000: "too many digits",
     '{"x": NaN}': "NaN is no JSON number",
     '"\\ud800"': "half a character",
+    '{"a": {"x": 1, "x": true}}': "key 'x' stands twice in an object, with two values",
 }
 
 
@@ -29,6 +30,10 @@ def test_json_readers(tmp_path: Path, format: str, text: str) -> None:
     (tmp_path / "file.json").write_text(text)
     with pytest.raises(DataError, match=rf"file\.json: .*{HOSTILE[text]}"):
         read_prompts_file(format, tmp_path / "file.json")
+
+
+def test_a_key_that_says_the_same_twice_loses_nothing() -> None:
+    assert parse_json('{"x": [1], "y": 2, "x": [1]}') == {"x": [1], "y": 2}
 
 
 def test_unigenbench_cell(tmp_path: Path) -> None:
@@ -58,3 +63,32 @@ def test_deepgen_yaml(tmp_path: Path, value: str) -> None:
 def test_names_of_no_file(tmp_path: Path, format: str, name: str) -> None:
     with pytest.raises(DataError):
         read_prompts_file(format, tmp_path / name)
+
+
+LONG = "x" * 100_000
+OF_ONE_SAMPLE = {
+    "geneval": [{"prompt": [LONG]}, {"prompt": "p", LONG: 1}, {"prompt": "p", "tag": LONG}],
+    "mmmg": [
+        {"key": LONG + "/"},
+        {"prompt": [LONG]},
+        {"Education": LONG},
+        {"Knowledge_Graph": LONG},
+        {"Knowledge_Graph": {"elements": ["a"], "dependencies": [f"Causes({LONG}"]}},
+    ],
+    "paircomp": [LONG, {LONG: 1}, [LONG]],
+    "focusdiff": [LONG, {LONG: 1}, [LONG]],
+    "janus_sft": [{"prompt": [LONG]}, {LONG: 1}, {"data": LONG}, {"data": [LONG]}],
+    "janus_edit": [{"prompt": [LONG]}, {LONG: "\x1b[2J\n"}],
+}
+
+
+@pytest.mark.parametrize("format", OF_ONE_SAMPLE)
+def test_no_message_is_as_long_as_a_file_or_not_printable(tmp_path: Path, format: str) -> None:
+    for sample in OF_ONE_SAMPLE[format]:
+        lines = format not in ("paircomp",)
+        path = tmp_path / ("file.jsonl" if lines else "file.json")
+        path.write_text(json.dumps(sample if lines else [sample]) + "\n")
+        with pytest.raises(DataError) as raised:
+            read_prompts_file(format, path)
+        told = str(raised.value).split("\n")
+        assert all(len(line) < 1500 and line.isprintable() for line in told)

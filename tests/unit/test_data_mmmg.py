@@ -15,6 +15,7 @@ from atelier.data.prompts import read_prompts
 from atelier.data.readers.mmmg import picture_file, read
 from atelier.errors import DataError
 from atelier.mmmg.benchmark import CELLS, SAMPLES_OF_DISCIPLINE, SAMPLES_OF_TIER
+from atelier.mmmg.fidelity import MOST_PARTS
 
 GRAPH = {"elements": ["Sun", "Rain"], "dependencies": ["Causes(Sun, Change(Rain))"]}
 ROW = {
@@ -123,6 +124,8 @@ def test_the_counts_of_the_benchmark_are_known(tmp_path, caplog):
         ("3", "a list of samples, or an object of levels expected"),
         ([ROW, 3], "sample 1: an object expected, found 3"),
         ([{**ROW, "key": None}], "sample 0: key 'key': a non-empty text, not None"),
+        ([ROW, ROW], "sample 1: key 'key': sample 0 of this level has it too"),
+        ('[{"key": "a", "key": "b"}]', "not JSON: key 'key' stands twice in an object"),
         ([{**ROW, "key": "a/b"}], "sample 0: key 'key': .* without slashes"),
         ([{**ROW, "Education": "PHDs"}], "sample 0: key 'Education': 'PHDs' is unknown; did"),
         ([{**ROW, "Discipline": "Art"}], "key 'Discipline': 'Art' is unknown; known: Biology"),
@@ -171,7 +174,18 @@ def test_pictures_of_a_folder(tmp_path):
 
 
 def test_a_table_is_made_of_it(tmp_path):
-    rows = [{**ROW, "prompt": f"Draw {index}."} for index in range(40)]
+    rows = [{**ROW, "key": f"k{index}", "prompt": f"Draw {index}."} for index in range(40)]
     path = written(tmp_path, rows)
     prepare(DataConfig(source="mmmg", path=str(path)), tmp_path / "x")
-    assert read_prompts(tmp_path / "x" / "train.parquet")[0].metadata == EXPECTED
+    made = read_prompts(tmp_path / "x" / "train.parquet")[0].metadata
+    assert made == {**EXPECTED, "key": made["key"]}
+
+
+def test_a_graph_too_large_for_the_official_fidelity_is_warned_of(tmp_path, caplog):
+    graph = {"elements": [f"n{index}" for index in range(MOST_PARTS)], "dependencies": []}
+    rows = [ROW, {**ROW, "key": "b", "Knowledge_Graph": graph}]
+    read(written(tmp_path, rows))
+    assert "official" not in caplog.text
+    graph["elements"].append("more")
+    read(written(tmp_path, rows))
+    assert f"more than {MOST_PARTS} parts, whose official fidelity is left out: 1" in caplog.text

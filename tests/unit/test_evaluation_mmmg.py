@@ -173,3 +173,64 @@ def test_the_verb_says_what_of_the_benchmark_is_there(tmp_path):
         "3 images, 0 without a score",
         "Not all of MMMG: 3 samples in 1 cells, published: 4456 in 59",
     ]
+
+
+ROW = {"number": 0, "tier": "preschool", "discipline": "Math", "judge_mmmg": 0.5}
+SUMMARY = {"images": 1, "suite": "mmmg", "headline": "judge_mmmg"}
+
+
+def shown(folder, summary=SUMMARY, row=ROW):
+    """What the verb says of a folder of these."""
+    (folder / "summary.json").write_text(json.dumps(summary))
+    (folder / "scores.jsonl").write_text(json.dumps(row) + "\n")
+    return CliRunner().invoke(application, ["mmmg", "summary", str(folder)])
+
+
+@pytest.mark.parametrize(
+    ("summary", "said"),
+    [
+        ({}, "summary.json: images"),
+        ([], "summary.json: the whole"),
+        (None, "summary.json: the whole"),
+        (SUMMARY | {"images": "1"}, "summary.json: images"),
+        (SUMMARY | {"headline": 5}, "summary.json: headline"),
+        (SUMMARY | {"headline": "evil_x"}, "no headline of this suite: 'evil_x'; give --by"),
+        ({"images": 1, "suite": "mmmg"}, "no headline of this suite"),
+        (SUMMARY | {"metrics": {"judge_mmmg": 1}}, "summary.json: metrics.judge_mmmg"),
+        (SUMMARY | {"metrics": {"a": {"mean": float("nan")}}}, "summary.json: metrics.a.mean"),
+    ],
+)
+def test_a_damaged_summary_is_named_with_its_key(tmp_path, summary, said):
+    found = shown(tmp_path, summary)
+    assert isinstance(found.exception, DataError)
+    assert said in str(found.exception)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"tier": None}, "key 'tier'"),
+        ({"tier": ["a"]}, "key 'tier'"),
+        ({"tier": "\x1b[31m" + "x" * 50}, "key 'tier'"),
+        ({"discipline": 3}, "key 'discipline'"),
+        ({"number": "0"}, "key 'number'"),
+        ({"judge_mmmg": "x"}, "key 'judge_mmmg'"),
+        ({"judge_mmmg": 7}, "key 'judge_mmmg'"),
+        ({"judge_mmmg": float("nan")}, "judge_mmmg is nan"),
+        ({"judge_official": float("-inf")}, "judge_official is -inf"),
+    ],
+)
+def test_a_damaged_row_is_named_with_its_key(tmp_path, changed, said):
+    assert shown(tmp_path).exit_code == 0
+    found = shown(tmp_path, row=ROW | changed)
+    assert isinstance(found.exception, DataError)
+    assert f"scores.jsonl: row 1: {said}" in str(found.exception)
+    assert str(found.exception).isprintable()
+
+
+def test_a_row_without_the_column_is_named(tmp_path):
+    without = {key: value for key, value in ROW.items() if key != "judge_mmmg"}
+    for row in ({}, without):
+        found = shown(tmp_path, row=row)
+        assert isinstance(found.exception, DataError)
+        assert "row 1: no key 'judge_mmmg'" in str(found.exception)

@@ -14,6 +14,7 @@ from fastapi.responses import Response, StreamingResponse
 from atelier.config.judge import JudgeConfig, PricesConfig
 from atelier.errors import ConfigError
 from atelier.judge import JudgeClient, NumberForm, Question
+from tests.support.forks import in_a_fork
 from tests.support.judge_endpoint import error, judge_endpoint, said
 
 TOKEN = "sk-ThisTokenMustNotBeWritten0123456789"
@@ -227,3 +228,10 @@ def test_its_connections_end_with_it(endpoint):
         judge.ask(ASKED)
         assert not judge._endpoints._all[0].transport._client.is_closed()
     assert judge._endpoints._all[0].transport._client.is_closed()
+
+
+def test_a_judge_in_a_fork_says_so_and_ends(endpoint):
+    endpoint.acts(always(lambda: said(SCORE)))
+    with client(endpoint) as judge:
+        assert judge.ask(ASKED)[0].missing is None
+        assert "forked" in in_a_fork(lambda: judge.ask(ASKED)[0].missing)

@@ -16,11 +16,12 @@ from atelier.mmmg.benchmark import (
     TIERS,
     differences,
 )
-from atelier.mmmg.fidelity import dice, edge_jaccard, node_jaccard, official
+from atelier.mmmg.fidelity import MOST_PARTS, dice, edge_jaccard, node_jaccard, official
 from atelier.mmmg.graphs import Graph, KnowledgeGraph, build, knowledge_graph, truth_and_shown
 from atelier.mmmg.predicates import MalformedPredicate, Predicate, parse
-from atelier.mmmg.scores import fidelity, readability, sample_score
+from atelier.mmmg.scores import Fidelity, fidelity, readability, sample_score
 from atelier.mmmg.tables import Mean, table
+from atelier.rewards.scorers.knowledge import mean_fidelity
 
 # Predicates and graphs --------------------------------------------------------------------------
 
@@ -264,3 +265,17 @@ def test_means_of_cells_and_tiers_and_two_of_all():
     assert found.leaderboard == pytest.approx(45)
     assert found.micro == Mean(pytest.approx(1.7 / 4), 4, 2)
     assert table([]).macro is None
+
+
+def test_a_graph_too_large_for_the_official_distance_has_the_other_measures():
+    names = tuple(f"n{index}" for index in range(MOST_PARTS - 1))
+    link = f"Causes({names[0]}, {names[1]})"
+    largest = KnowledgeGraph(names, (link,))
+    larger = KnowledgeGraph((*names, "more"), (link,))
+    assert fidelity(largest, dict.fromkeys(largest.keys, True)).official == 1
+    found = fidelity(larger, dict.fromkeys(larger.keys, True))
+    assert (found.dice, found.official, found.node_jaccard) == (1, None, 1)
+    assert fidelity(larger, dict.fromkeys(larger.keys, False)).official is None
+    small = Fidelity(0.5, 0.25, 1.0, 1.0)
+    assert mean_fidelity([small, found]) == Fidelity(0.75, None, 1.0, 1.0)
+    assert mean_fidelity([small, small]) == small

@@ -3,12 +3,15 @@
 import json
 import threading
 import time
+from dataclasses import replace
 
 import pytest
+from PIL import Image
 
 from atelier.errors import ConfigError
 from atelier.event_loop import Closed, EventLoop
-from atelier.legible import legible
+from atelier.legible import legible, without_secret
+from tests.support.forks import in_a_fork
 from tests.support.reward_services import BATCH, RIGHT, client, faulty, reasons, service
 
 
@@ -148,6 +151,21 @@ def test_a_loop_that_is_closed_takes_nothing_more():
         loop.run(nothing, 5.0)
 
 
+def test_a_client_in_a_fork_says_so_and_ends(url):
+    with client(url, deadline=60.0) as scorer:
+        assert list(scorer.score(BATCH).values) == RIGHT
+
+        def there():
+            found = scorer.score(BATCH).values[0]
+            scorer.close()
+            return found
+
+        said = in_a_fork(there)
+        assert "forked" in said
+        assert "retryable=False" in said
+        assert list(scorer.score(BATCH).values) == RIGHT, "the parent's goes on"
+
+
 @pytest.mark.parametrize("after", ["99999", "999999", "²", "tomorrow"])
 def test_a_retry_after_that_cannot_be_kept_is_named_and_asked_until_the_deadline(url, after):
     sent = after.encode().decode("latin-1")  # which http.server encodes as
@@ -201,6 +219,67 @@ def test_words_on_one_image_are_legible_too(url):
     assert list(scores.values[1:]) == RIGHT[1:]
 
 
+HARD_TOKEN = "SEC'RET\\X/\"0123456789-abcdefghij"
+
+
+def raw(head):
+    """The answer's beginning as it is made of the header that bears the token."""
+
+    def fault(handler, body):
+        handler.wfile.write(head(handler.headers["Authorization"]).encode())
+
+    return fault
+
+
+ECHOES = {
+    "status line": raw(lambda bearer: f"BAD {bearer}\r\n\r\n"),
+    "cut header": raw(lambda bearer: f"HTTP/1.1 200 OK\r\n{'x' * 8180}: {bearer}" + "a" * 9000),
+    "header": raw(lambda bearer: f"HTTP/1.1 200 OK\r\nX: {bearer}\x00\r\n\r\n"),
+    "long header": raw(lambda bearer: f"HTTP/1.1 200 OK\r\nX: {bearer * 400}\r\n\r\n"),
+    "body": raw(lambda bearer: f"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{bearer}{'x' * 99}"),
+    "chunk": raw(
+        lambda bearer: f"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n{bearer}\r\n"
+    ),
+    "repr": lambda handler, body: refusal(503, repr([HARD_TOKEN]))(handler, body),
+    "JSON": lambda handler, body: refusal(503, json.dumps(json.dumps([HARD_TOKEN])))(handler, body),
+    "cut": lambda handler, body: refusal(503, f"you said {HARD_TOKEN[:20]}")(handler, body),
+}
+
+
+@pytest.mark.parametrize("echo", ECHOES)
+def test_no_form_or_piece_of_the_token_is_told(url, echo, caplog):
+    with (
+        faulty(url, lambda n: ECHOES[echo]) as (bad, _),
+        client(bad, deadline=1.0, token=HARD_TOKEN) as scorer,
+    ):
+        told = [reasons(scorer.score(BATCH))[0], caplog.text]
+    for at in range(len(HARD_TOKEN) - 7):
+        assert not any(HARD_TOKEN[at : at + 8] in text for text in told), told
+    assert not any("RET\\" in text for text in told), told
+
+
+def test_what_a_scorer_saw_is_told_without_the_token(url):
+    def fault(handler, body):
+        answer = json.loads(handler.forwarded(body))
+        for one in answer["rewards"].values():
+            one["results"][0]["detail"] = {f"a {HARD_TOKEN}": [f"b {HARD_TOKEN}", 1, None]}
+        handler.answer(200, json.dumps(answer).encode())
+
+    with faulty(url, lambda n: fault) as (bad, _), client(bad, token=HARD_TOKEN) as scorer:
+        scores = scorer.score(BATCH)
+    assert scores.details[0] == {"a [token]": ["b [token]", 1, None]}
+    assert list(scores.values) == RIGHT
+
+
+def test_only_the_secret_is_cut_out():
+    secret = "one two/three&four"
+    assert without_secret("a secret, and one two five", secret) == "a secret, and one two five"
+    assert without_secret("t=one+two%2Fthree%26four.", secret) == "t=[token]."
+    assert without_secret("<one two/three&amp;four>", secret) == "<[token]>"
+    assert without_secret("x one two/three y", secret) == "x [token] y"
+    assert without_secret("short", "or") == "sh[token]t"
+
+
 # Addresses --------------------------------------------------------------------------------------
 
 
@@ -218,3 +297,32 @@ def test_an_address_nobody_can_ask_is_a_config_error(bad):
 def test_a_name_that_is_not_found_is_missing_with_the_reason(unknown):
     with client(unknown, deadline=1.0) as scorer:
         assert "ClientConnectorDNSError: [Errno" in reasons(scorer.score(BATCH))[0]
+
+
+# What cannot be sent ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"metadata": {"a": object()}},
+        {"metadata": {"a": b"\xff"}},
+        {"metadata": {1: 2}},
+        {"metadata": {"a": "\ud800"}},
+        {"prompts": "\ud800"},
+        {"prompts": None},
+        {"images": Image.new("L", (0, 5))},
+    ],
+)
+def test_what_can_never_be_sent_is_missing_with_its_place(url, changed):
+    ((field, value),) = changed.items()
+    column = [*getattr(BATCH, field)]
+    column[2] = value
+    with client(url, deadline=30.0) as scorer:
+        begun = time.monotonic()
+        found = scorer.score(replace(BATCH, **{field: column}))
+        assert time.monotonic() - begun < 5
+        assert reasons(found)[0].startswith("image 2 of the batch cannot be sent: ")
+        assert not found.values[0].retryable
+        assert all(len(reason) < 1200 and reason.isprintable() for reason in reasons(found))
+        assert list(scorer.score(BATCH).values) == RIGHT, "the service is not blamed for it"

@@ -4,13 +4,15 @@ import gzip
 import socket
 import threading
 import time
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 
 import psutil
 import pytest
 
 from atelier.rewards.client import transport as module
+from atelier.rewards.client.endpoints import Endpoint, ServiceRefuses
 from atelier.rewards.client.transport import CannotBeAsked, Transport, Unanswered
+from atelier.rewards.service.protocol import DrainAnswer
 
 
 @contextmanager
@@ -242,3 +244,81 @@ def test_a_token_that_is_no_header_is_said_so_and_not_repeated():
         asking.ask("GET", url, {}, None, 5.0)
     assert "RET" not in str(raised.value)
     assert not read or not read[0]
+
+
+@contextmanager
+def talkative(respond):
+    """URL of a server that keeps connections: `respond(connection, target, body)` answers each
+    request; and the targets with the number of their connection."""
+    asked, accepted = [], []
+
+    def serve(connection, number):
+        with connection, connection.makefile("rb") as stream, suppress(OSError):
+            while line := stream.readline():
+                length = 0
+                while (header := stream.readline().strip()) != b"":
+                    name, _, value = header.partition(b":")
+                    length = int(value) if name.lower() == b"content-length" else length
+                target = line.split()[1].decode()
+                asked.append((target, number))
+                respond(connection, target, stream.read(length))
+
+    def accept():
+        with suppress(OSError):
+            while True:
+                accepted.append(listening.accept()[0])
+                args = accepted[-1], len(accepted)
+                threading.Thread(target=serve, args=args, daemon=True).start()
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=accept, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}", asked
+        listening.shutdown(socket.SHUT_RDWR)
+        thread.join(5)
+
+
+UNASKED = answer(b'{"error":{"type":"x","message":"m","retryable":false}}', b"401 No")
+
+
+def test_an_answer_that_nobody_asked_for_is_nobodys():
+    def respond(connection, target, body):
+        connection.sendall(answer(target.encode()))
+        time.sleep(0.02)
+        connection.sendall(UNASKED)
+
+    with talkative(respond) as (url, asked), transport() as asking:
+        for number in range(4):
+            reply = asking.ask("POST", f"{url}/{number}", {}, b"body", 5.0)
+            assert (reply.status, reply.content) == (200, f"/{number}".encode())
+            time.sleep(0.1)
+    assert len(asked) == 4
+
+
+def test_a_refusal_on_a_kept_connection_is_asked_once_more_on_a_new_one():
+    """It comes as the next request is under way, so nothing tells it from an answer to that."""
+
+    def respond(connection, target, body):
+        refuses = target == "/score" and len(asked) == 2
+        connection.sendall(UNASKED if refuses else answer(b'{"running": 1}'))
+
+    with talkative(respond) as (url, asked), transport() as asking:
+        endpoint = Endpoint(url, asking, None)
+        for _ in range(3):
+            end = time.monotonic() + 5
+            assert endpoint.post("/score", "text/x", b"body", DrainAnswer, end).running == 1
+        assert endpoint.get("/version", DrainAnswer, time.monotonic() + 5).running == 1
+    connections = [number for _, number in asked]
+    assert connections[:3] == [1, 1, 2]
+    assert connections[-1] not in connections[:-1], "what a service is, is asked on a new one"
+
+
+def test_a_refusal_on_a_new_connection_is_believed_at_once():
+    def respond(connection, target, body):
+        connection.sendall(UNASKED)
+
+    with talkative(respond) as (url, asked), transport() as asking:
+        endpoint = Endpoint(url, asking, None)
+        with pytest.raises(ServiceRefuses):
+            endpoint.post("/score", "text/x", b"body", DrainAnswer, time.monotonic() + 5)
+    assert len(asked) == 1

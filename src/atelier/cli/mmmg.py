@@ -35,7 +35,8 @@ def summary(name: str, score: str, by: str | None) -> None:
     """
     from atelier.errors import DataError
     from atelier.evaluation.files import read_evaluation
-    from atelier.evaluation.suites.mmmg import table_of
+    from atelier.evaluation.suites.mmmg import WHO, require_rows, table_of
+    from atelier.legible import legible, legible_value
     from atelier.mmmg.benchmark import DISCIPLINES, TIERS, differences
     from atelier.mmmg.tables import Mean
     from atelier.report.text_tables import aligned
@@ -47,8 +48,14 @@ def summary(name: str, score: str, by: str | None) -> None:
     evaluation = read_evaluation(folder)
     suite = evaluation.summary.get("suite")
     if suite != "mmmg":
-        raise DataError(f"{folder}: an evaluation by the suite {suite}, not mmmg")
-    who = by or evaluation.summary["headline"].partition("_")[0]
+        raise DataError(f"{folder}: an evaluation by the suite {legible(str(suite))}, not mmmg")
+    headline = evaluation.summary.get("headline", "")
+    who = by or headline.partition("_")[0]
+    if who not in WHO:
+        raise DataError(
+            f"{folder}: no headline of this suite: {legible_value(headline)}; give --by"
+        )
+    require_rows(folder / "scores.jsonl", evaluation.rows, f"{who}_{score}")
     found = table_of(evaluation.rows, f"{who}_{score}")
 
     def cell(one: Mean | None) -> str:

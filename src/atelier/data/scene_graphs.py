@@ -22,6 +22,7 @@ from atelier.data.scenes import (
     relation_of,
 )
 from atelier.errors import DataError
+from atelier.legible import legible_value
 from atelier.mmmg.benchmark import TIERS
 from atelier.mmmg.graphs import KnowledgeGraph
 
@@ -100,7 +101,7 @@ def sample_graph(
     """
     for what, name, known in (("tier", tier, SIZES), ("discipline", discipline, DISCIPLINES)):
         if name not in known:
-            raise DataError(f"{what} {name!r}: one of {', '.join(known)}")
+            raise DataError(f"{what} {legible_value(name)}: one of {', '.join(known)}")
     while True:
         graph = _drawn(rng, tier, discipline)
         if graph is not None and split in (None, split_of(graph)):
@@ -169,7 +170,9 @@ def from_dict(data: dict[str, Any]) -> SceneGraph:
         links = tuple(Link(*one) for one in data["links"])
         return SceneGraph(data["tier"], data["discipline"], objects, links)
     except (KeyError, TypeError, IndexError) as error:
-        raise DataError(f"scene graph {data!r}: not a scene graph ({error})") from error
+        raise DataError(
+            f"scene graph {legible_value(data)}: not a scene graph ({error})"
+        ) from error
 
 
 def _holds(link: Link, objects: tuple[SceneObject, ...]) -> bool:

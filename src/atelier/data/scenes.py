@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from atelier.data.keys import uniform
 from atelier.errors import DataError
+from atelier.legible import legible, legible_value
 
 Kind = Literal["word", "shapes", "mixed"]
 Split = Literal["train", "heldout"]
@@ -220,7 +221,8 @@ def prompt_tokens(text: str) -> list[str]:
     tokens = _TOKEN.findall(text)
     for token in tokens:
         if not (token in VOCABULARY or token == '"' or (len(token) == 1 and "A" <= token <= "Z")):
-            raise DataError(f"prompt {text!r}: {token!r} is not in the scene vocabulary")
+            which = f"prompt {legible(text)!r}: {legible(token)!r}"
+            raise DataError(f"{which} is not in the scene vocabulary")
     return tokens
 
 
@@ -282,7 +284,7 @@ def from_dict(data: dict[str, Any]) -> Scene:
         word = None if data["word"] is None else Word(**data["word"])
         return Scene(objects, word)
     except (KeyError, TypeError) as error:
-        raise DataError(f"scene {data!r}: not a scene ({error})") from error
+        raise DataError(f"scene {legible_value(data)}: not a scene ({error})") from error
 
 
 def _sample_word(rng: random.Random, length: int) -> Scene:
@@ -322,4 +324,4 @@ _SAMPLERS = {"word": _sample_word, "shapes": _sample_shapes, "mixed": _sample_mi
 
 def _require(what: str, value: str, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
-        raise DataError(f"{what} {value!r}: one of {', '.join(allowed)}")
+        raise DataError(f"{what} {legible_value(value)}: one of {', '.join(allowed)}")

@@ -6,19 +6,23 @@ A folder with a summary is complete. Files appear by renaming, so a reader never
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
+from pydantic import BaseModel, ConfigDict, FiniteFloat, NonNegativeInt, ValidationError
 
 from atelier.errors import DataError
 from atelier.evaluation.grid import contact_sheet
 from atelier.evaluation.results import Evaluation
 from atelier.evaluation.suites import SUITES
+from atelier.legible import legible
 from atelier.tracking.events import read_json_lines
 from atelier.tracking.run_directory import write_json, write_text_atomically
 
@@ -91,12 +95,49 @@ def read_evaluation(folder: Path) -> Evaluation:
         raise DataError(f"{folder}: no finished evaluation (summary.json is missing)")
     try:
         values = json.loads(summary.read_text(encoding="utf-8"))
+        known = _Summary.model_validate(values)
         rows = [row for _, row in read_json_lines(folder / "scores.jsonl")]
-    except ValueError as error:
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(str(part) for part in first["loc"]) or "the whole"
+        raise DataError(legible(f"{summary}: {where}: {first['msg']}")) from error
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{folder}: the evaluation cannot be read: {error}") from error
-    if len(rows) != values["images"]:
-        raise DataError(f"{folder}/scores.jsonl: {len(rows)} rows for {values['images']} images")
+    if len(rows) != known.images:
+        raise DataError(f"{folder}/scores.jsonl: {len(rows)} rows for {known.images} images")
+    _require_finite(folder / "scores.jsonl", rows)
     return Evaluation(rows, values)
+
+
+class _Metric(BaseModel):
+    """What every reader of a metric relies on."""
+
+    model_config = ConfigDict(strict=True)
+
+    mean: FiniteFloat
+
+
+class _Summary(BaseModel):
+    """What readers of a summary rely on; runs of before there were suites lack some of it."""
+
+    model_config = ConfigDict(strict=True)
+
+    images: NonNegativeInt
+    suite: str = ""
+    headline: str = ""
+    image_score: str = ""
+    unit: str = ""
+    metrics: dict[str, _Metric] = {}
+
+
+def _require_finite(path: Path, rows: Sequence[dict[str, Any]]) -> None:
+    """Raise a DataError for NaN or an infinity, which is no JSON: missing is never a number."""
+    for number, row in enumerate(rows, start=1):
+        for key, value in row.items():
+            if isinstance(value, float) and not math.isfinite(value):
+                raise DataError(
+                    f"{path}: row {number}: {legible(key)} is {value}, which is no number"
+                )
 
 
 def _read_image(path: Path) -> NDArray[np.uint8]:

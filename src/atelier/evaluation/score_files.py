@@ -17,6 +17,7 @@ from atelier.errors import DataError
 from atelier.evaluation.results import summarize
 from atelier.evaluation.statistics import Interval
 from atelier.evaluation.units import part
+from atelier.legible import legible_value
 
 KEYS = ("pair_idx", "prompt_idx", "image_idx", "score")
 IMAGES_OF_A_PAIR = 4
@@ -133,7 +134,8 @@ def _pair(
             continue
         caption, number = (one.whole(key, 0, 1) for key in ("prompt_idx", "image_idx"))
         if str(one.get("pair_idx")) != name:
-            one.wrong(f"key 'pair_idx': {name}, as its list is called, not {one.get('pair_idx')!r}")
+            found = legible_value(one.get("pair_idx"))
+            one.wrong(f"key 'pair_idx': {name}, as its list is called, not {found}")
         if (caption, number) in seen:
             one.wrong(f"prompt_idx {caption}, image_idx {number} stands twice")
         seen.add((caption, number))

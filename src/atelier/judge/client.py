@@ -18,7 +18,7 @@ from typing import Self
 
 from atelier.config.judge import JudgeConfig
 from atelier.errors import ConfigError, Stopped
-from atelier.event_loop import Closed, EventLoop
+from atelier.event_loop import Closed, EventLoop, Forked
 from atelier.judge.asked import Asked, Measured, Messages, complaint
 from atelier.judge.cache import ReplyCache, cache_key
 from atelier.judge.ledger import BudgetSpent, Ledger
@@ -100,6 +100,8 @@ class JudgeClient:
             self._loop.run(lambda: self._answer_all(questions, answers, end), deadline + _GRACE)
         except (Closed, TimeoutError):  # the rest has no answer
             return answers
+        except Forked as error:
+            return [Answer(missing=str(error))] * len(questions)
         finally:
             self._trace.show(questions, answers)
         return answers

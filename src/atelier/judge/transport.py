@@ -23,7 +23,7 @@ from pydantic import BaseModel, Field, ValidationError
 from atelier.errors import ConfigError
 from atelier.judge.ledger import Usage
 from atelier.judge.replies import CallFailed, Reply
-from atelier.legible import legible
+from atelier.legible import legible, without_secret
 
 logging.getLogger("httpx2").setLevel(logging.WARNING)  # it reports every request
 
@@ -98,7 +98,7 @@ class Transport:
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
             where = ".".join(str(part) for part in first["loc"]) or "body"
-            raise self._failed(f"malformed answer: {where}: {first['msg']}", sent=True) from error
+            raise self._failed(f"malformed answer: {where}: {first['msg']}", sent=True) from None
         choice = completion.choices[0]
         reply = Reply(
             text=self._clean(choice.message.content) or "",
@@ -116,7 +116,10 @@ class Transport:
         return self._failed(f"no answer within {seconds:.3g} s", sent=True)
 
     async def _exchange(self, body: Mapping[str, Any]) -> httpx2.Response:
-        """The answer as it came, whatever it says."""
+        """The answer as it came, whatever it says.
+
+        No error is chained to what is raised: its text may be the token.
+        """
         model, messages = body["model"], body["messages"]
         rest = {key: value for key, value in body.items() if key not in ("model", "messages")}
         try:
@@ -125,16 +128,16 @@ class Transport:
             )
             return answer.http_response
         except openai.APIStatusError as error:
-            return error.response  # not chained to what is raised: its text may be the token
-        except openai.APITimeoutError as error:  # no other step has a limit of its own
-            raise self._failed(f"no connection within {_CONNECT_SECONDS:g} s") from error
+            return error.response
+        except openai.APITimeoutError:  # no other step has a limit of its own
+            raise self._failed(f"no connection within {_CONNECT_SECONDS:g} s") from None
         except (openai.APIConnectionError, OSError) as error:
-            raise self._cut_off(error) from error
+            raise self._cut_off(error) from None
         except UnicodeEncodeError as error:  # half a character in the question
-            raise self._failed(f"cannot be sent: {error}", retryable=False) from error
+            raise self._failed(f"cannot be sent: {error}", retryable=False) from None
         except (httpx2.InvalidURL, ValueError) as error:  # a host name nobody can look up
             text = f"cannot be asked: {type(error).__name__}: {error}"
-            raise self._failed(text, retryable=False, for_good=True) from error
+            raise self._failed(text, retryable=False, for_good=True) from None
 
     def _cut_off(self, error: Exception) -> CallFailed:
         """The package says the same of all that happens to a connection; its cause says what."""
@@ -160,7 +163,7 @@ class Transport:
 
     def _clean(self, text: str | None) -> str | None:
         """What was said, without the token: a judge may be shown it and repeat it."""
-        return text.replace(self._token, "[token]") if text and self._token else text
+        return without_secret(text, self._token) if text else text
 
 
 class _BoundedAnswers(httpx2.AsyncHTTPTransport):

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from atelier.legible import legible_value
 from atelier.mmmg.predicates import Predicate, parse
 
 Edge = tuple[str, str]
@@ -52,7 +53,7 @@ def knowledge_graph(value: Any) -> KnowledgeGraph:
         ValueError: it is something else, or has no element; the message says what.
     """
     if not isinstance(value, Mapping):
-        raise ValueError(f"an object with elements and dependencies, not {value!r}")
+        raise ValueError(f"an object with elements and dependencies, not {legible_value(value)}")
     elements = _texts("elements", value.get("elements"))
     if not elements:
         raise ValueError("elements is empty: nothing would be asked about")
@@ -87,7 +88,8 @@ def truth_and_shown(
     """The graph of all that was judged, and the graph of what was judged to be there.
 
     Args:
-        verdicts: by key; what has none is in neither graph.
+        verdicts: by key; what has none is in neither graph. Elements that differ in case alone are
+            one node, shown where one of them is, as published.
 
     Raises:
         MalformedPredicate: see `build`.
@@ -120,4 +122,4 @@ def _texts(what: str, value: Any) -> tuple[str, ...]:
         found = tuple(value)
         if all(isinstance(one, str) and one.strip() for one in found):
             return found
-    raise ValueError(f"{what}: a list of non-empty texts, not {value!r}")
+    raise ValueError(f"{what}: a list of non-empty texts, not {legible_value(value)}")

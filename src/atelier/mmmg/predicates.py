@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from atelier.errors import DataError
+from atelier.legible import legible_value
 
 RELATIONS = ("Defines", "Contains", "Requires", "Entails", "Causes", "TemporalOrder")
 _CHANGE = "change("
@@ -26,7 +27,7 @@ class MalformedPredicate(DataError):
     """A dependency that the published scorer would crash on."""
 
     def __init__(self, sample: str, text: str, reason: str) -> None:
-        self.reason = f"dependency {text!r}: {reason}"
+        self.reason = f"dependency {legible_value(text)}: {reason}"
         super().__init__(f"{sample}: {self.reason}")
 
 

@@ -8,15 +8,17 @@ leaderboard: a key without a line is a no, and so is every key of a reply that h
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
+# A reply may be megabytes of one character. So no run can be divided between two parts of a
+# pattern, which would be tried in every way: the time is proportional to a line's length.
 _MARKS = r"[\s*_`\"'\u201c\u201d]*"
 _VERDICT = re.compile(
-    rf"{_MARKS}[:\uff1a\ufe55]{_MARKS}[\[(]?{_MARKS}(?P<verdict>yes|no)\b(?P<rest>.*)",
+    rf"{_MARKS}[:\uff1a\ufe55](?:{_MARKS}[\[(])?{_MARKS}(?P<verdict>yes|no)\b(?P<rest>.*)",
     re.IGNORECASE,
 )
 # "yes/no", "yes or no", "[yes|no]": a form that was copied is no verdict.
-_EITHER = re.compile(r"\W*(?:[/|]|\bor\b)\W*(?:yes|no)\b", re.IGNORECASE)
+_EITHER = re.compile(r"(?:(?=\W*[/|])\W*+|\W*+or\b\W*+)(?:yes|no)\b", re.IGNORECASE)
 _BULLET = re.compile(r"(?:[-*+\u2022\u2013]|\(?\d+[.)])\s*")
 _EMPHASIS = re.compile(r"\*\*|__|`")
 _OPENING = "*_\"'\u201c\u2018 "
@@ -35,7 +37,8 @@ def published(text: str, keys: Iterable[str]) -> dict[str, bool]:
     plain = text.replace("**", "").replace("[yes]", "yes").replace("[no]", "no")
     names = "|".join(re.escape(key) for key in known)
     line = re.compile(
-        rf"^[ \t]*(?:[-*\u2022]|\d+\.)?[ \t]*`?({names})`?[ \t]*[:\uff1a][ \t]*(yes|no|[yesno])",
+        rf"^[ \t]*(?:(?:[-*\u2022]|\d+\.)[ \t]*)?`?({names})`?"
+        r"[ \t]*[:\uff1a][ \t]*(yes|no|[yesno])",
         re.IGNORECASE | re.MULTILINE,
     )
     by_case = {key.lower(): key for key in known}
@@ -51,15 +54,28 @@ def read_verdicts(text: str, keys: Sequence[str]) -> dict[str, bool]:
 
     A line begins with a key, behind a bullet or a number or not, in any case, emphasised or not;
     then come a colon and yes or no, in brackets or not. A key has no verdict without a line, or
-    where its lines contradict each other.
+    where its lines contradict each other. Of keys that differ in case alone a line means the one
+    that it has as it is, and none where it has none of them so.
     """
-    by_length = sorted({_plain(key) for key in keys}, key=len, reverse=True)
+    spellings: dict[str, set[str]] = {}
+    for key in keys:
+        spellings.setdefault(_plain(key), set()).add(_bare(key))
+    by_length = sorted(spellings, key=len, reverse=True)
     said: dict[str, set[bool]] = {}
     for line in text.splitlines():
         if (one := _read_line(line, by_length)) is not None:
-            said.setdefault(one[0], set()).add(one[1])
+            for spelling in _meant(line, spellings[one[0]]):
+                said.setdefault(spelling, set()).add(one[1])
     clear = {name: verdicts.pop() for name, verdicts in said.items() if len(verdicts) == 1}
-    return {key: clear[_plain(key)] for key in keys if _plain(key) in clear}
+    return {key: clear[_bare(key)] for key in keys if _bare(key) in clear}
+
+
+def _meant(line: str, spellings: Collection[str]) -> Collection[str]:
+    """Those of a key's spellings that a line is about: one, or none."""
+    if len(spellings) == 1:
+        return spellings
+    starts = tuple(_starts(_bare(line)))
+    return [one for one in spellings if any(start.startswith(one) for start in starts)]
 
 
 def _read_line(line: str, by_length: Sequence[str]) -> tuple[str, bool] | None:
@@ -81,5 +97,10 @@ def _starts(line: str) -> dict[str, None]:
 
 
 def _plain(text: str) -> str:
-    """In lower case, without the marks of bold and code, every white space one blank."""
-    return " ".join(_EMPHASIS.sub("", text).split()).lower()
+    """`_bare` in lower case."""
+    return _bare(text).lower()
+
+
+def _bare(text: str) -> str:
+    """Without the marks of bold and code, every white space one blank."""
+    return " ".join(_EMPHASIS.sub("", text).split())

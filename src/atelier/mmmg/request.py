@@ -58,4 +58,6 @@ def request_text(known: KnowledgeGraph, annotation: str = "") -> str:
 
 
 def _listed(keys: Iterable[str]) -> str:
-    return "\n".join(f"- {key}" for key in dict.fromkeys(keys)) or "- (none)"
+    """Each on a line of its own: a line break in one would be a line that nobody asked about."""
+    lines = dict.fromkeys(" ".join(key.split()) for key in keys)
+    return "\n".join(f"- {line}" for line in lines) or "- (none)"

@@ -26,10 +26,13 @@ def readability(regions: int | None) -> float | None:
 
 @dataclass(frozen=True)
 class Fidelity:
-    """How much of a sample's knowledge is shown, by each measure; all in [0, 1]."""
+    """How much of a sample's knowledge is shown, by each measure; all in [0, 1].
+
+    `official` is None of a graph that is too large for it.
+    """
 
     dice: float
-    official: float
+    official: float | None
     node_jaccard: float
     edge_jaccard: float
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from atelier.data.prompts import Prompt
 from atelier.data.readers.problems import Problems, did_you_mean, json_lines
+from atelier.legible import legible_value
 
 TAGS = ("single_object", "two_object", "counting", "colors", "position", "color_attr")
 RELATIONS = ("left of", "right of", "above", "below")
@@ -35,13 +36,15 @@ def read(path: Path) -> list[Prompt]:
 def _check_row(problems: Problems, where: str, row: dict[str, Any]) -> None:
     text, tag, include = row.get("prompt"), row.get("tag"), row.get("include")
     if not isinstance(text, str) or not text.strip():
-        problems.add(where, f"key 'prompt': a non-empty text, not {text!r}")
+        problems.add(where, f"key 'prompt': a non-empty text, not {legible_value(text)}")
     if tag not in TAGS:
-        problems.add(where, f"key 'tag': {tag!r} is unknown{did_you_mean(str(tag), TAGS)}")
+        problems.add(
+            where, f"key 'tag': {legible_value(tag)} is unknown{did_you_mean(str(tag), TAGS)}"
+        )
     if not isinstance(include, list) or not include:
-        problems.add(where, f"key 'include': a non-empty list, not {include!r}")
+        problems.add(where, f"key 'include': a non-empty list, not {legible_value(include)}")
     if not isinstance(row.get("exclude", []), list):
-        problems.add(where, f"key 'exclude': a list, not {row['exclude']!r}")
+        problems.add(where, f"key 'exclude': a list, not {legible_value(row['exclude'])}")
     for name in ("include", "exclude"):
         clauses = row.get(name)
         for index, clause in enumerate(clauses if isinstance(clauses, list) else []):
@@ -53,18 +56,22 @@ def _check_clause(problems: Problems, where: str, name: str, clause: Any, index:
         problems.add(where, f"expected an object, found {_kind(clause)}")
         return
     for unknown in clause.keys() - set(CLAUSE_KEYS[name]):
-        problems.add(where, f"unknown key {unknown!r}{did_you_mean(unknown, CLAUSE_KEYS[name])}")
+        problems.add(
+            where, f"unknown key {legible_value(unknown)}{did_you_mean(unknown, CLAUSE_KEYS[name])}"
+        )
     if not isinstance(clause.get("class"), str) or not clause["class"]:
-        problems.add(where, f"key 'class': a class name, not {clause.get('class')!r}")
+        problems.add(where, f"key 'class': a class name, not {legible_value(clause.get('class'))}")
     if not _is_count(clause.get("count")):
-        problems.add(where, f"key 'count': a whole number from 1, not {clause.get('count')!r}")
+        problems.add(
+            where, f"key 'count': a whole number from 1, not {legible_value(clause.get('count'))}"
+        )
     if "color" in clause and (not isinstance(clause["color"], str) or not clause["color"]):
-        problems.add(where, f"key 'color': a colour name, not {clause['color']!r}")
+        problems.add(where, f"key 'color': a colour name, not {legible_value(clause['color'])}")
     if "position" in clause and not _is_position(clause["position"], index):
         problems.add(
             where,
             f"key 'position': [one of {', '.join(RELATIONS)}; the index of an earlier include "
-            f"clause], not {clause['position']!r}",
+            f"clause], not {legible_value(clause['position'])}",
         )
 
 

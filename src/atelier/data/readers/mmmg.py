@@ -25,7 +25,9 @@ from atelier.data.readers.problems import (
     read_text,
 )
 from atelier.errors import DataError
+from atelier.legible import legible_value
 from atelier.mmmg.benchmark import DISCIPLINES, TIERS, differences
+from atelier.mmmg.fidelity import MOST_PARTS
 from atelier.mmmg.graphs import KnowledgeGraph, knowledge_graph
 from atelier.mmmg.predicates import MalformedPredicate, parse
 
@@ -93,15 +95,28 @@ def _document(path: Path) -> dict[str, Any] | list[Any]:
 
 def _test_prompts(path: Path, problems: Problems, rows: Found) -> list[Prompt]:
     prompts: list[Prompt] = []
+    places: dict[tuple[str, str], str] = {}
     for where, value in rows:
         row = _object(path, problems, where, value)
         if row is None:
             continue
         tier = _name(row, "Education", row.text("Education"), TIERS)
         discipline = _name(row, "Discipline", row.text("Discipline"), DISCIPLINES)
-        prompts.append(_prompt(len(prompts), row, TEST, tier, discipline))
+        made = _prompt(len(prompts), row, TEST, tier, discipline)
+        first = places.setdefault((tier, made.metadata["key"]), where)
+        if first != where:
+            row.wrong(f"key 'key': {first} of this level has it too, and so the same picture")
+        prompts.append(made)
     problems.raise_if_any()
+    large = sum(_parts(one) > MOST_PARTS for one in prompts)
+    if large:
+        told = "%s: graphs of more than %d parts, whose official fidelity is left out: %d"
+        logger.warning(told, path, MOST_PARTS, large)
     return prompts
+
+
+def _parts(prompt: Prompt) -> int:
+    return sum(len(texts) for texts in prompt.metadata["knowledge_graph"].values())
 
 
 def _training_prompts(path: Path, problems: Problems, content: dict[str, Any]) -> list[Prompt]:
@@ -134,11 +149,13 @@ def _levels(problems: Problems, content: dict[str, Any]) -> Iterator[tuple[str, 
     """Place, level and discipline of every sample of a training file, and the sample."""
     for level, fields in content.items():
         if not isinstance(fields, dict):
-            problems.add(level, f"an object of disciplines expected, not {fields!r:.60}")
+            problems.add(level, f"an object of disciplines expected, not {legible_value(fields)}")
             continue
         for field, samples in fields.items():
             if not isinstance(samples, list):
-                problems.add(f"{level}: {field}", f"a list of samples, not {samples!r:.60}")
+                problems.add(
+                    f"{level}: {field}", f"a list of samples, not {legible_value(samples)}"
+                )
                 continue
             for index, sample in enumerate(samples):
                 yield f"{level}: {field}: sample {index}", level, field, sample
@@ -147,14 +164,16 @@ def _levels(problems: Problems, content: dict[str, Any]) -> Iterator[tuple[str, 
 def _object(path: Path, problems: Problems, where: str, value: Any) -> Checked | None:
     if isinstance(value, dict):
         return Checked(path, problems, where, value)
-    problems.add(where, f"an object expected, found {value!r:.60}")
+    problems.add(where, f"an object expected, found {legible_value(value)}")
     return None
 
 
 def _prompt(number: int, row: Checked, names: dict[str, str], tier: str, discipline: str) -> Prompt:
     key = row.text("key")
     if "/" in key or "\\" in key:
-        row.wrong(f"key 'key': pictures are called by it, so without slashes, not {key!r}")
+        row.wrong(
+            f"key 'key': pictures are called by it, so without slashes, not {legible_value(key)}"
+        )
     graph = _graph(row, names["graph"])
     metadata = {
         "key": key,
@@ -187,5 +206,5 @@ def _name(row: Checked, key: str, text: str, known: Sequence[str]) -> str:
         if name.lower() == text.lower():
             return name
     if text:  # else it was reported
-        row.wrong(f"key {key!r}: {text!r} is unknown{did_you_mean(text, known)}")
+        row.wrong(f"key {key!r}: {legible_value(text)} is unknown{did_you_mean(text, known)}")
     return text

@@ -8,6 +8,7 @@ from typing import Any
 
 from atelier.data.ground_truth import picture_problem
 from atelier.data.readers.problems import Problems, did_you_mean, json_lines
+from atelier.legible import legible_value
 
 LONGEST_SHOWN = 60  # characters of a value in a message
 
@@ -115,5 +116,5 @@ def checked(
         return None
     unknown = sorted(value.keys() - set(keys))
     for key in unknown:
-        problems.add(where, f"unknown key {key!r}{did_you_mean(key, keys)}")
+        problems.add(where, f"unknown key {legible_value(key)}{did_you_mean(key, keys)}")
     return None if unknown else Checked(path, problems, where, value)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from atelier.errors import DataError
+from atelier.legible import legible, legible_value
 
 MOST_REPORTED = 10
 
@@ -21,7 +22,8 @@ class Problems:
 
     def add(self, where: str, what: str) -> None:
         """`where` is the place within the file: "line 3", "line 3: key 'include'"."""
-        self._found.append(f"{where}: {what}")
+        # A value, or a name of it, may be megabytes; and it may have lines and escapes of its own.
+        self._found.append(legible(f"{where}: {what}"))
 
     def raise_if_any(self) -> None:
         """Raise one DataError that names the file and its first problems, one a line."""
@@ -82,10 +84,13 @@ def parse_json(text: str) -> Any:
 
     Raises:
         NotJson: a syntax error; and what Python's parser takes or fails on in its own way: NaN and
-            infinities, numbers of thousands of digits, half characters, nesting without end.
+            infinities, numbers of thousands of digits, half characters, nesting without end; and a
+            key twice with different values, of which it keeps the last.
     """
     try:
-        value = json.loads(text, parse_constant=_refuse_constant)
+        value = json.loads(
+            text, parse_constant=_refuse_constant, object_pairs_hook=_refuse_contradiction
+        )
         json.dumps(value, ensure_ascii=False).encode()
     except json.JSONDecodeError as error:
         raise NotJson(error.msg, error.lineno, error.colno) from error
@@ -103,6 +108,16 @@ def parse_json(text: str) -> Any:
 
 def _refuse_constant(name: str) -> NoReturn:
     raise NotJson(f"{name} is no JSON number")
+
+
+def _refuse_contradiction(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made: dict[str, Any] = {}
+    for key, value in pairs:
+        # By its text: in Python 1 is true.
+        if key in made and json.dumps(made[key]) != json.dumps(value):
+            raise NotJson(f"key {legible_value(key)} stands twice in an object, with two values")
+        made[key] = value
+    return made
 
 
 def lines(text: str) -> Iterator[tuple[int, str]]:

@@ -13,6 +13,7 @@ from typing import Any, TypeGuard
 from atelier.data.prompts import Prompt
 from atelier.data.readers.problems import NotJson, Problems, parse_json, read_text
 from atelier.errors import DataError
+from atelier.legible import legible_value
 
 SUFFIXES = ("_en", "_zh", "")
 # Language: names of the test points and of their descriptions within the JSON.
@@ -78,7 +79,7 @@ def _prompt_id(problems: Problems, where: str, row: Row, position: int, used: se
         return position
     text = row["index"].strip()
     if not text.isdecimal() or len(text) > 9:
-        problems.add(where, f"column index: a whole number, not {text!r}")
+        problems.add(where, f"column index: a whole number, not {legible_value(text)}")
         return position
     if int(text) in used:
         problems.add(where, "column index: stands twice")

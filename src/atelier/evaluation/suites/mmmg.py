@@ -11,17 +11,21 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from PIL.Image import Image
 
 from atelier.config.schema import EvaluationConfig
+from atelier.data.readers.objects import Checked
+from atelier.data.readers.problems import Problems
 from atelier.errors import DataError
 from atelier.evaluation.image_statistics import NAMES
 from atelier.evaluation.judging import SuiteJudge
 from atelier.evaluation.requests import ImageRequest
 from atelier.evaluation.suite import Images, Rows, Scored, Suite, row, score_batch
 from atelier.evaluation.units import part
+from atelier.legible import legible, legible_value
 from atelier.mmmg.scores import Fidelity, readability, sample_score
 from atelier.mmmg.tables import Table, table
 from atelier.rewards.base import Missing
@@ -38,6 +42,7 @@ METRICS = (
     *NAMES,
 )
 BATCH = 16
+MOST_IMAGES = 10**6  # of a prompt, of which a file can tell
 
 
 def score(
@@ -88,6 +93,27 @@ SUITE = Suite("mmmg", score, "tiered prompt", files)
 def table_of(rows: Sequence[Mapping[str, Any]], column: str) -> Table:
     """The table of a column of an evaluation's rows, every image a sample."""
     return table((one["tier"], one["discipline"], one[column]) for one in rows)
+
+
+def require_rows(path: Path, rows: Sequence[Mapping[str, Any]], column: str) -> None:
+    """Check that a table of a column can be made of rows that a file holds.
+
+    Raises:
+        DataError: a tier or discipline is no printable text, a score is none in [0, 1] and not
+            missing, or there is no such column; rows are named.
+    """
+    problems = Problems(path)
+    for number, one in enumerate(rows, start=1):
+        own = Checked(path, problems, f"row {number}", dict(one))
+        for key in ("tier", "discipline"):
+            if (text := own.text(key)) and text != legible(text):
+                own.wrong(f"key {key!r}: a short printable name, not {legible_value(text)}")
+        own.whole("number", 0, MOST_IMAGES)
+        if column not in one:
+            own.wrong(f"no key {column!r}")
+        elif one[column] is not None:
+            own.number(column, 0, 1)
+    problems.raise_if_any()
 
 
 def as_json(found: Table) -> dict[str, Any]:

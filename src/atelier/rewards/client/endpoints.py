@@ -120,7 +120,12 @@ class Endpoint:
         end: float,
     ) -> Answer:
         own = self.in_flight
-        reply = self._exchange(method, path, headers, body, end)
+        # An answer to /score tells whose it is; any other is believed of a new connection only,
+        # because on a kept one may wait what nobody asked for. And a failure may be its fault.
+        fresh = method == "GET" or self.failures > 0
+        reply = self._exchange(method, path, headers, body, end, fresh)
+        if reply.kept and _refuses_for_good(method, reply.status):
+            reply = self._exchange(method, path, headers, body, end, fresh=True)
         self._note(path, reply.headers, max(own, self.in_flight))
         if reply.status != 200:
             raise self._refusal(method, reply)
@@ -130,20 +135,26 @@ class Endpoint:
             first = error.errors(include_url=False, include_input=False)[0]
             where = ".".join(str(part) for part in first["loc"])
             text = f"malformed answer: {where or 'body'}: {first['msg']}"
-            raise self.failure(NoAnswer, text) from error
+            raise self.failure(NoAnswer, text) from None  # its text quotes the answer
 
     def _exchange(
-        self, method: str, path: str, headers: dict[str, str], body: bytes | None, end: float
+        self,
+        method: str,
+        path: str,
+        headers: dict[str, str],
+        body: bytes | None,
+        end: float,
+        fresh: bool,
     ) -> Reply:
         left = end - time.monotonic()
         if left <= 0:
             raise self.failure(NotThere, "no time left to ask")
         try:
-            return self._transport.ask(method, self.url + path, headers, body, left)
+            return self._transport.ask(method, self.url + path, headers, body, left, fresh)
         except CannotBeAsked as error:
-            raise self.failure(ServiceRefuses, str(error)) from error
+            raise self.failure(ServiceRefuses, str(error)) from None
         except Unanswered as error:
-            raise self.failure(NotThere, str(error)) from error
+            raise self.failure(NotThere, str(error)) from None
 
     def _note(self, path: str, headers: Mapping[str, str], own: int) -> None:
         """What an answer says of its service: the queue there, the bodies that it takes.
@@ -168,6 +179,10 @@ class Endpoint:
             text = f"{text} (Retry-After: {after})"
         seconds = float(after) if after.isdecimal() and len(after) < 6 else 0.0
         return self.failure(_kind_of_refusal(method, reply.status), text, seconds)
+
+
+def _refuses_for_good(method: str, status: int) -> bool:
+    return status != 200 and not _kind_of_refusal(method, status).retryable
 
 
 def _kind_of_refusal(method: str, status: int) -> type[NoAnswer]:

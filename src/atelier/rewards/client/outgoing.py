@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Container
 from functools import cached_property
 
+from atelier.legible import legible_error
 from atelier.rewards.base import ScoreBatch
 from atelier.rewards.service import tensors
 from atelier.rewards.service.pictures import to_items
@@ -19,6 +20,10 @@ from atelier.rewards.service.protocol import (
 )
 
 
+class CannotBeSent(ValueError):
+    """A batch that is no JSON, or a picture that is no PNG; the text names the first such image."""
+
+
 class OutgoingBatch:
     """A batch that is asked for once or several times."""
 
@@ -30,7 +35,25 @@ class OutgoingBatch:
 
         Args:
             taken: media types that the service takes beside JSON, which every one does.
+
+        Raises:
+            CannotBeSent: something in it can never be sent.
         """
+        try:
+            return self._body(head, taken)
+        except (ValueError, TypeError, OSError, SystemError) as error:  # the last two of a picture
+            raise CannotBeSent(self._first_problem() or legible_error(error)) from error
+
+    def _first_problem(self) -> str | None:
+        for index in range(len(self._batch)):
+            alone = OutgoingBatch(self._batch.at([index]))
+            try:
+                alone._body(RequestHead(), ())
+            except (ValueError, TypeError, OSError, SystemError) as error:
+                return f"image {index} of the batch cannot be sent: {legible_error(error)}"
+        return None
+
+    def _body(self, head: RequestHead, taken: Container[str]) -> tuple[str, bytes]:
         asked = dict(head)
         if TENSORS_BODY in taken and tensors.fits(self._batch):
             request = TensorsRequest(**asked, items=self._facts)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from atelier.errors import ConfigError
-from atelier.legible import legible
+from atelier.legible import legible, without_secret_json
 from atelier.outage import Outage
 from atelier.rewards.base import Missing, Score, ScoreBatch, Scorer, Scores
 from atelier.rewards.client.endpoints import (
@@ -29,7 +29,7 @@ from atelier.rewards.client.endpoints import (
     ServiceRefuses,
     WrongService,
 )
-from atelier.rewards.client.outgoing import OutgoingBatch
+from atelier.rewards.client.outgoing import CannotBeSent, OutgoingBatch
 from atelier.rewards.service.protocol import (
     Identity,
     RequestHead,
@@ -88,7 +88,7 @@ class RemoteScorer:
     @property
     def version(self) -> str:
         """What the services say they are."""
-        return legible(self._accepted.version) if self._accepted else "unknown"
+        return legible(self._accepted.version, self._token) if self._accepted else "unknown"
 
     def weights(self) -> Sequence[Path]:
         return ()
@@ -114,6 +114,9 @@ class RemoteScorer:
         for attempt in self._attempts(end, refused):
             try:
                 results = self._ask(outgoing, len(batch), end, refused)
+            except CannotBeSent as error:
+                retryable = False
+                self._note(scores, str(error), retryable, 1, end)
             except NoAnswer as failure:
                 retryable = self._may_be_had(failure, refused)
                 if retryable and attempt > 1 and time.monotonic() >= end:
@@ -183,6 +186,7 @@ class RemoteScorer:
 
         Raises:
             NoAnswer: it gave no answer that can be used.
+            CannotBeSent: the batch can never be sent.
         """
         end = min(end, time.monotonic() + self._timeout)
         head = RequestHead(
@@ -237,7 +241,7 @@ class RemoteScorer:
         for index, (score, result) in enumerate(zip(scores, results, strict=True)):
             if not isinstance(score, Missing):
                 continue
-            details[index] = result.detail
+            details[index] = without_secret_json(result.detail, self._token)
             if result.error is not None:
                 text = f"{result.error.type}: {result.error.message}"
                 scores[index] = Missing(legible(text, self._token), result.error.retryable)

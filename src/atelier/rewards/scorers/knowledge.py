@@ -90,7 +90,12 @@ def scored(regions: Regions | Missing, faithful: Fidelity | Missing) -> tuple[Sc
 
 
 def mean_fidelity(measured: Sequence[Fidelity]) -> Fidelity:
-    """The means over measurements, of which there is at least one."""
+    """The means over measurements, of which there is at least one; None where one lacks it."""
     columns = [asdict(one) for one in measured]
-    means = {name: sum(one[name] for one in columns) / len(columns) for name in columns[0]}
+    means: dict[str, Any] = {name: _mean([one[name] for one in columns]) for name in columns[0]}
     return Fidelity(**means)
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    there = [one for one in values if one is not None]
+    return sum(there) / len(there) if len(there) == len(values) else None
