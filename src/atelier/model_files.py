@@ -3,6 +3,7 @@ said."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,8 @@ from safetensors import safe_open
 from torch import Tensor, nn
 
 from atelier.errors import ConfigError
+
+logger = logging.getLogger(__name__)
 
 _LONGEST = 400  # characters of a reason
 
@@ -37,15 +40,15 @@ def telling(what: str) -> Iterator[None]:
 
 
 def require_sound(folder: Path, model: nn.Module, info: Mapping[str, Any]) -> None:
-    """Raise ConfigError unless a model that was loaded has the weights of its folder's files, all
-    of them and no others, and they are numbers.
+    """Raise ConfigError unless a model that was loaded has all its weights from its folder's files,
+    and they are numbers.
 
     Args:
         info: what `from_pretrained` says with output_loading_info.
     """
     held = model.state_dict()
     require_all_weights(str(folder), info["missing_keys"])
-    require_no_others(str(folder), info["unexpected_keys"])
+    tell_of_others(str(folder), info["unexpected_keys"])
     require_files_of_kind(folder, held)
     require_numbers(str(folder), held)
 
@@ -74,6 +77,15 @@ def require_no_others(where: str, unexpected: Iterable[str]) -> None:
         raise ConfigError(
             f"{where}: has {len(odd)} weights that the model's config knows nothing of, such as "
             f"{odd[0]}"
+        )
+
+
+def tell_of_others(where: str, unexpected: Iterable[str]) -> None:
+    """The same in a warning: a published model may have more in its files than is used, such as
+    buffers of an older library."""
+    if odd := sorted(unexpected):
+        logger.warning(
+            "%s: %d weights of its files are not used, such as %s", where, len(odd), odd[0]
         )
 
 

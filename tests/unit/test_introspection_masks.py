@@ -24,6 +24,7 @@ from atelier.data.prompts import Prompt
 from atelier.policies.base import Rollout, Sample
 from atelier.policies.janus.conversation import IMAGE_SLOT
 from atelier.policies.janus.loading import Checkpoint
+from atelier.policies.janus.log_probs import is_guided
 from atelier.policies.janus.policy import JanusPolicy
 from atelier.policies.janus.rows import SEEN_SLOT, Rows
 from tests.support.random_janus import Sizes, build_model, build_processor
@@ -176,7 +177,7 @@ def test_the_first_image_is_drawn_from_the_prompt(version: str) -> None:
     assert spell(first.rows) == [(PROMPT, attended(PROMPT))] * 3
     assert images_of(first.targets) == ["1", "1", "1"]
     assert masks_of(rollout, 0) == ["#" * N] * 3
-    assert first.form.guided
+    assert is_guided(first.form)
 
 
 @versions
@@ -187,7 +188,7 @@ def test_an_answer_follows_the_image_as_it_is_seen(version: str) -> None:
     assert spell(answer.rows) == [(context, "#" * len(context))] * 3
     assert answer.targets.tolist() == [[*ACCEPTED, PAD, PAD], REFUSED, CUT_OFF]
     assert masks_of(rollout, 1) == ["###  ", "#####", "#####"]
-    assert not answer.form.guided
+    assert not is_guided(answer.form)
 
 
 @versions
@@ -216,7 +217,7 @@ def test_the_last_image_of_each_version(version: str) -> None:
     assert spell(last.rows) == wanted
     assert images_of(last.targets) == [image for _, image in LAST[version]]
     assert masks_of(rollout, 2) == ["#" * N] * 3  # also of what was accepted before
-    assert last.form.guided
+    assert is_guided(last.form)
 
 
 # Refused and then accepted; accepted at once; never accepted.

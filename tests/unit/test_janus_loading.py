@@ -316,7 +316,6 @@ def test_missing_weights_are_told(copied: Path) -> None:
         (cast_to(torch.int8), r"model\.safetensors: \S+ is stored as I8"),
         (not_numbers, r"copy: \S+ has values that are no numbers"),
         (too_large_for_half, r"copy: lm_head\.weight has values that are no numbers"),
-        (unknown, r"copy: has 1 weights that .* knows nothing of, such as value_head\.weight"),
     ],
 )
 def test_a_checkpoint_s_own_weights_have_to_be_the_model_s_and_numbers(
@@ -327,6 +326,16 @@ def test_a_checkpoint_s_own_weights_have_to_be_the_model_s_and_numbers(
     save_file(weights, copied / "model.safetensors", {"format": "pt"})
     with pytest.raises(ConfigError, match=said):
         load(copied)
+
+
+def test_weights_of_its_files_that_are_not_used_are_told(
+    copied: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    weights: dict[str, Any] = load_file(copied / "model.safetensors")
+    unknown(weights)
+    save_file(weights, copied / "model.safetensors", {"format": "pt"})
+    load(copied)
+    assert "copy: 1 weights of its files are not used, such as value_head.weight" in caplog.text
 
 
 def test_a_dtype_too_narrow_for_the_weights_is_told(copied: Path) -> None:

@@ -28,6 +28,7 @@ from atelier.model_files import (
     require_no_others,
     require_numbers,
     require_weights_of_kind,
+    tell_of_others,
     telling,
     told,
 )
@@ -84,7 +85,7 @@ def load(
     _hold_in(model, getattr(torch, dtype))
     if weights is None:
         require_all_weights(where, info["missing_keys"])
-        require_no_others(where, info["unexpected_keys"])
+        tell_of_others(where, info["unexpected_keys"])
         require_files_of_kind(_folder(path, revision), model.state_dict())
     else:
         _replace_weights(model, Path(weights))
