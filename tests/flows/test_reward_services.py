@@ -95,7 +95,7 @@ def test_a_service_killed_in_the_middle_of_a_step_changes_no_number(
     assert (before["restarts"], after["restarts"]) == (0, 1)
     same = ("url", "version", "config", "log")
     assert [after[key] for key in same] == [before[key] for key in same]
-    assert f"reward {REWARD}: {before['url']}" in (run.train / "trainer.log").read_text()
+    assert f"rewards.{REWARD}: {before['url']}" in (run.train / "trainer.log").read_text()
     assert not processes_of(tmp_path)
     assert not psutil.pid_exists(after["pid"])
     require_no_secret(run)
