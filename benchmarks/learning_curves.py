@@ -100,6 +100,15 @@ def split_variant(variant: str, recipe: str) -> tuple[str, list[str]]:
     return (named or [recipe])[-1], [part for part in parts if not part.startswith("recipe=")]
 
 
+def ended(process: subprocess.Popen[bytes], seconds: float | None) -> int:
+    """Its exit code; a trainer that runs longer than `seconds` is asked to stop."""
+    try:
+        return process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        process.terminate()
+        return process.wait()
+
+
 def run_variant(
     root: Path, recipe: str, overrides: list[str], number: int, options: argparse.Namespace
 ) -> dict[str, Any]:
@@ -113,13 +122,13 @@ def run_variant(
         trainer = ["-m", "atelier.processes.torchrun", *ranks]
     started = time.monotonic()
     with (run.root / "trainer.log").open("w") as log:
-        code = subprocess.run(
+        process = subprocess.Popen(
             [sys.executable, *trainer, f"--config={run.config('train')}", f"--run={run.root}"],
             stdout=log,
             stderr=subprocess.STDOUT,
-            check=False,
             env={**os.environ, "HF_HUB_OFFLINE": "1", **visible},
-        ).returncode
+        )
+        code = ended(process, options.seconds)
     seconds = time.monotonic() - started
     folders = sorted((run.train / "evaluation" / config.evaluation.suite).glob("step-*"))
     with ProcessPoolExecutor(options.scorers, mp_context=get_context("spawn")) as scorers:
@@ -152,6 +161,7 @@ def main() -> None:
     parser.add_argument("--metric", nargs="+", default=["similarity", "exact", "gold"])
     parser.add_argument("--target", type=float, default=0.85, help="of the first metric, to time")
     parser.add_argument("--scorers", type=int, default=4, help="processes a variant is scored in")
+    parser.add_argument("--seconds", type=float, help="stop each trainer after so long")
     parser.add_argument("--gpus", type=int, default=0, help="GPUs to spread the variants over")
     arguments = parser.parse_args()
     shutil.rmtree(arguments.out, ignore_errors=True)
