@@ -24,6 +24,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+from atelier.config.plan import plan
 from atelier.config.resolve import load_stage_config, resolve, write_stage_configs
 from atelier.config.schema import RunConfig
 from atelier.data.prepare import prepare
@@ -87,7 +88,7 @@ def seconds_to(
     metric: str, target: float, curve: list[dict[str, float]], rows: list[dict[str, Any]]
 ) -> float | None:
     """Seconds of training up to the first point of the curve at or above `target`."""
-    reached = [int(point["step"]) for point in curve if point[metric] >= target]
+    reached = [int(point["step"]) for point in curve if point.get(metric, -1.0) >= target]
     if not reached:
         return None
     return round(sum(row["time/step"] for row in rows[: reached[0]]), 1)
@@ -109,8 +110,18 @@ def ended(process: subprocess.Popen[bytes], seconds: float | None) -> int:
         return process.wait()
 
 
+def import_judges() -> None:
+    """What takes a scorer longest, before there is something to score."""
+    import atelier.judge_models.local  # noqa: F401
+
+
 def run_variant(
-    root: Path, recipe: str, overrides: list[str], number: int, options: argparse.Namespace
+    root: Path,
+    recipe: str,
+    overrides: list[str],
+    number: int,
+    options: argparse.Namespace,
+    scorers: ProcessPoolExecutor,
 ) -> dict[str, Any]:
     """Train and score one variant; variants take turns on the GPUs."""
     visible = {"CUDA_VISIBLE_DEVICES": str(number % options.gpus)} if options.gpus else {}
@@ -130,9 +141,9 @@ def run_variant(
         )
         code = ended(process, options.seconds)
     seconds = time.monotonic() - started
-    folders = sorted((run.train / "evaluation" / config.evaluation.suite).glob("step-*"))
-    with ProcessPoolExecutor(options.scorers, mp_context=get_context("spawn")) as scorers:
-        curve = list(scorers.map(score, [run] * len(folders), folders))
+    told = [one for _, one in read_json_lines(run.events) if one["event"] == "evaluation_images"]
+    folders = [run.train / one["folder"] for one in told]  # those with all their images
+    curve = list(scorers.map(score, [run] * len(folders), folders))
     rows = [row for _, row in read_json_lines(run.metrics)]
     images = config.train.prompts_per_step * config.rollout.group_size
     return {
@@ -160,23 +171,30 @@ def main() -> None:
     parser.add_argument("--baseline", action="store_true", help="score the base first")
     parser.add_argument("--metric", nargs="+", default=["similarity", "exact", "gold"])
     parser.add_argument("--target", type=float, default=0.85, help="of the first metric, to time")
-    parser.add_argument("--scorers", type=int, default=4, help="processes a variant is scored in")
+    parser.add_argument("--scorers", type=int, default=4, help="processes that score")
     parser.add_argument("--seconds", type=float, help="stop each trainer after so long")
     parser.add_argument("--gpus", type=int, default=0, help="GPUs to spread the variants over")
     arguments = parser.parse_args()
     shutil.rmtree(arguments.out, ignore_errors=True)
     arguments.out.mkdir(parents=True)
     variants = arguments.variant or [""]
+    for variant in variants:
+        recipe, overrides = split_variant(variant, arguments.recipe)
+        plan(resolve(recipe, [*arguments.common, *overrides]))  # refuses what cannot work
     if arguments.baseline:
         device = "cuda" if arguments.gpus else "cpu"
         before = baseline(arguments.out, arguments.recipe, arguments.common, device)
         (arguments.out / "baseline.json").write_text(json.dumps(before, indent=1))
         sys.stdout.write(f"baseline {_shown(before, arguments.metric)}\n")
-    with ThreadPoolExecutor(arguments.parallel) as pool:
+    spawn = get_context("spawn")  # a judge may be on a GPU, which no fork survives
+    with (
+        ProcessPoolExecutor(arguments.scorers, spawn, import_judges) as scorers,
+        ThreadPoolExecutor(arguments.parallel) as pool,
+    ):
         jobs = {}
         for number, variant in enumerate(variants):
             recipe, overrides = split_variant(variant, arguments.recipe)
-            own = (recipe, [*arguments.common, *overrides], number, arguments)
+            own = (recipe, [*arguments.common, *overrides], number, arguments, scorers)
             job = pool.submit(run_variant, arguments.out, *own)
             jobs[job] = variant
         results = []
@@ -196,7 +214,7 @@ def main() -> None:
 
 
 def _shown(point: dict[str, float], metrics: list[str]) -> str:
-    return "/".join(f"{point[name]:.3f}" for name in metrics)
+    return "/".join(f"{point[name]:.3f}" for name in metrics if name in point)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
     python benchmarks/methods.py BOARD --merge curves.json ...   # adds measured curves to its file
     python benchmarks/methods.py BOARD --base baseline.json      # adds the untrained model to it
+    python benchmarks/methods.py BOARD --base NAME=baseline.json # ... as it samples for NAME
     python benchmarks/methods.py BOARD                           # prints the table, draws it
 
 A board is what one model is measured by: `sd3` words, `pairs` and `edits` the embedded Janus. Its
@@ -84,6 +85,8 @@ def method(recipe: str, overrides: Sequence[str]) -> str:
     name = recipe.split("/")[-1]
     if "rollout.dynamics" in values:
         name += f", {values['rollout.dynamics']} {values['rollout.noise_level']}"
+    if "rollout.tokens.log_prob" in values:
+        name += f", {values['rollout.tokens.log_prob']}"
     if values.get("algorithm.ground_truth.enabled") == "false":
         name += " without ground truth"
     return name
@@ -125,9 +128,10 @@ def summary(table: pd.DataFrame, board: Board) -> str:
     for name in last[board.first].mean().sort_values(ascending=False).index:
         runs = last.get_group(name)
         cells = [name, *(_cell(runs, score) for score in board.scores)]
-        cells.append("" if name == UNTRAINED else f"{runs['images_per_second'].mean():.0f}")
+        untrained = name.startswith(UNTRAINED)
+        cells.append("" if untrained else f"{runs['images_per_second'].mean():.0f}")
         if board.target:
-            cells.append("" if name == UNTRAINED else _reached(runs["seconds_to_target"]))
+            cells.append("" if untrained else _reached(runs["seconds_to_target"]))
         lines.append(_line(cells))
     return "\n".join(lines)
 
@@ -149,6 +153,17 @@ def _cell(runs: pd.DataFrame, score: str) -> str:
     return shown if low == high or low != low else f"{shown} ({low:.3f} to {high:.3f})"
 
 
+def before(table: pd.DataFrame, method: str) -> pd.DataFrame:
+    """The untrained model: as it samples for the method, where that is a row of its own."""
+    own = [name for name in set(table.method) if _samples_for(name, method)]
+    return table[table.method == (own[0] if own else UNTRAINED)]
+
+
+def _samples_for(untrained: str, method: str) -> bool:
+    head, _, sampling = untrained.partition(", ")
+    return head == UNTRAINED and sampling != "" and method.startswith(sampling)
+
+
 def draw(table: pd.DataFrame, board: Board) -> None:
     """Two scores against steps: a line a method, its width the seeds' range."""
     import matplotlib
@@ -156,13 +171,13 @@ def draw(table: pd.DataFrame, board: Board) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    base, trained = table[table.method == UNTRAINED], table[table.method != UNTRAINED]
+    trained = table[~table.method.str.startswith(UNTRAINED)]
     figure, axes = pyplot.subplots(1, 2, figsize=(11, 4.2), sharex=True, layout="constrained")
     last = trained.groupby(["method", "seed"]).tail(1)
     names = last.groupby("method")[board.first].mean().sort_values(ascending=False).index
     for axis, metric in zip(axes, board.drawn, strict=True):
-        start = list(base[metric])
         for name in names:
+            start = list(before(table, name)[metric])
             by_step = trained[trained.method == name].groupby("step")[metric]
             steps = [*([0] * len(start)), *by_step.mean().index]
             (line,) = axis.plot(steps, [*start, *by_step.mean()], label=name)
@@ -182,13 +197,14 @@ def main(words: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("board", choices=sorted(BOARDS))
     parser.add_argument("--merge", type=Path, nargs="+", default=[], metavar="CURVES")
-    parser.add_argument("--base", type=Path, metavar="BASELINE")
+    parser.add_argument("--base", nargs="+", default=[], metavar="BASELINE")
     arguments = parser.parse_args(words)
     board = BOARDS[arguments.board]
     rows = [row for path in arguments.merge for row in points(path)]
-    if arguments.base:
-        base = json.loads(arguments.base.read_text())
-        rows.append({"method": UNTRAINED, "seed": 0, "step": 0, **base})
+    for base in arguments.base:
+        sampling, _, path = base.rpartition("=")
+        name = f"{UNTRAINED}, {sampling}" if sampling else UNTRAINED
+        rows.append({"method": name, "seed": 0, "step": 0, **json.loads(Path(path).read_text())})
     if rows:
         merge(board, rows)
     table = pd.read_csv(board.curves)

@@ -16,6 +16,7 @@ from transformers import (
 )
 
 from atelier.errors import ConfigError
+from atelier.judge_models.towers import quicken
 from atelier.model_files import require_numbers, telling
 
 YES = ("yes", "Yes", "YES")
@@ -50,6 +51,7 @@ def opened(path: str | Path, device: str, dtype: str) -> tuple[Any, Any]:
             f"such as {lacking[0]}"
         )
     require_numbers(f"judge {path}", model.state_dict())
+    quicken(model)
     return processor, model
 
 

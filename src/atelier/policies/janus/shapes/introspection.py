@@ -38,7 +38,7 @@ class Story:
     Attributes:
         codes: [N] of each image as it was drawn.
         again: [N] the same images coded from their pixels, which is what comes before later ones.
-        seen: [N, D] the same images as they are looked at.
+        seen: [N, D] the images that were asked about, as they are looked at.
         pixels: uint8 [H, W, 3] each.
         answers: tokens with EOS, where the answer came to one.
         accepted: the answers.
@@ -124,7 +124,6 @@ class Introspection:
             one.log_probs.append(tokens.log_probs[place])
             one.pixels.append(images[place])
             one.again.append(again[place])
-            one.seen.append(self._look(images[place]))
 
     def _look(self, image: np.ndarray) -> Tensor:
         """By itself: then a stored story is seen in the same bits, whatever it was drawn with."""
@@ -132,6 +131,8 @@ class Introspection:
 
     def _answer(self, stories: Sequence[Story], keys: Sequence[int]) -> None:
         parts, config, conversation = self._parts, self._config, self._parts.conversation
+        for one in stories:
+            one.seen.append(self._look(one.pixels[-1]))
         contexts = [self._before_answer(one, len(one.answers)) for one in stories]
         with parts.autocast():
             text = parts.generation.text(
@@ -144,10 +145,10 @@ class Introspection:
                 (self._yes, self._no),
                 self._text_form,
             )
-        for place, one in enumerate(stories):
-            own = text.mask[place]
-            one.answers.append(text.tokens[place][own].tolist())
-            one.log_probs.append(text.log_probs[place][own])
+        tokens, lengths = text.tokens.tolist(), text.mask.sum(dim=1).tolist()
+        for place, (one, length) in enumerate(zip(stories, lengths, strict=True)):
+            one.answers.append(tokens[place][:length])
+            one.log_probs.append(text.log_probs[place, :length])
             one.accepted.append(one.answers[-1][0] == self._yes)
 
     # What comes before ---------------------------------------------------------------------------
@@ -298,12 +299,12 @@ class Introspection:
         story.codes = list(tensors["codes"][row, :made].to(self._parts.device))
         story.again = list(tensors["again"][row, :made].to(self._parts.device))
         story.pixels = list(tensors["images"][row, :made].cpu().numpy())
-        story.seen = [self._look(image) for image in story.pixels]
         for answer in tensors["answers"][row]:
             tokens = answer[answer >= 0].tolist()
             if tokens:
                 story.answers.append(tokens)
                 story.accepted.append(tokens[0] == self._yes)
+        story.seen = [self._look(image) for image in story.pixels[: len(story.answers)]]
         lengths = []
         for number in range(made):
             lengths.append(self._parts.module.image_tokens)
