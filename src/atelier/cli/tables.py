@@ -41,7 +41,7 @@ def plan_table(plan: Plan, prompts: PromptsHere | None = None) -> str:
         ("updates", f"{plan.updates:,}", ""),
         ("images rolled out", f"{plan.images:,}", "at most" if plan.images_a_sample > 1 else ""),
         ("scores", f"{plan.reward_calls:,}", "one an image and reward"),
-        ("judge calls", f"{plan.judge_calls:,}", "questions to judges, without repairs and cache"),
+        ("judge calls", f"{plan.judge_calls:,}", "without repairs and cache"),
         (
             "images evaluated",
             f"{plan.evaluation_images:,}",
