@@ -224,7 +224,7 @@ def test_a_row_holds_the_edit_and_its_pictures() -> None:
         assert found is not None
         assert (found.following, found.preserving) == (1.0, 1.0)
         assert check_row(source, row) == check_compound(source, made)
-    with pytest.raises(DataError, match="steps"):
+    with pytest.raises(DataError, match="not an edit"):
         edit_of(Prompt(0, 0, "x", {**row.metadata, "steps": [["colour", "a b", "c", "d", "e"]]}))
 
 

@@ -74,11 +74,10 @@ def edit_of(prompt: Prompt) -> Edit | CompoundEdit | None:
     metadata = prompt.metadata
     if "source_scene" not in metadata:
         return None
-    if "steps" in metadata:
-        return _compound(metadata)
-    source, target = (from_dict(metadata[f"{name}_scene"]) for name in ("source", "target"))
-    text = metadata.get("plain", prompt.text)  # of a riddle its solution
-    return Edit(metadata["category"], text, source, target, metadata["place"])
+    try:
+        return _compound(metadata) if "steps" in metadata else _single(prompt)
+    except (KeyError, TypeError) as error:
+        raise DataError(f"not an edit of a scene ({type(error).__name__}: {error})") from error
 
 
 def check_row(image: Image.Image | NDArray[np.uint8], prompt: Prompt) -> EditResult | None:
@@ -97,10 +96,14 @@ def _scene(objects: Sequence[SceneObject]) -> dict[str, Any]:
     return {"objects": objects_to_list(objects), "word": None}
 
 
+def _single(prompt: Prompt) -> Edit:
+    metadata = prompt.metadata
+    source, target = (from_dict(metadata[f"{name}_scene"]) for name in ("source", "target"))
+    text = metadata.get("plain", prompt.text)  # of a riddle its solution
+    return Edit(metadata["category"], text, source, target, metadata["place"])
+
+
 def _compound(metadata: dict[str, Any]) -> CompoundEdit:
-    try:
-        source, target = (metadata[f"{name}_scene"]["objects"] for name in ("source", "target"))
-        steps = tuple(Step(*one) for one in metadata["steps"])
-    except (KeyError, TypeError) as error:
-        raise DataError(f"a compound edit: not its source, target and steps ({error})") from error
+    source, target = (metadata[f"{name}_scene"]["objects"] for name in ("source", "target"))
+    steps = tuple(Step(*one) for one in metadata["steps"])
     return CompoundEdit(objects_from_list(source), objects_from_list(target), steps)
