@@ -273,7 +273,7 @@ def test_riddles_hide_the_names_and_are_checked_as_the_plain_words_are(
 )
 def test_levels_are_read(text: str, levels: tuple[int, ...]) -> None:
     assert levels_of(text) == levels
-    assert DataConfig(edit_levels=text).levels == levels
+    assert DataConfig(edit_levels=text).levels_for("scenes") == levels
 
 
 @pytest.mark.parametrize("text", ["", "0", "9", "1-9", "8-1", "1;2", "a", "1,,2", True, 1.5])

@@ -6,6 +6,7 @@ names (spec flow 4.3).
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -23,16 +24,18 @@ PromptFormat = Literal[
     "janus_sft",
     "janus_sft_edit",
     "mmmg",
+    "complex_edit",
 ]
 PromptSource = Literal["scenes", PromptFormat]
 PAIR_SOURCES = ("paircomp", "focusdiff")
-EDIT_SOURCES = ("janus_edit", "janus_sft_edit")
+EDIT_SOURCES = ("janus_edit", "janus_sft_edit", "complex_edit")
 # Formats that carry no text to be read in the image.
 WITHOUT_TARGET = (
     *("plain", "geneval", "unigenbench", "janus_sft", "mmmg"),
     *PAIR_SOURCES,
     *EDIT_SOURCES,
 )
+_SHARD = re.compile(r"(?P<name>.+)-\d{5}-of-(?P<count>\d{5})\.parquet")
 Part = Literal["train", "heldout", "unpaired"]
 
 # The key of the section `data` that names each file.
@@ -85,6 +88,20 @@ def prompt_files(data: NamedPaths) -> dict[Part, Path]:
     if data.unpaired_path is not None:
         files["unpaired"] = Path(data.unpaired_path)
     return files
+
+
+def named_files(data: NamedPaths) -> list[tuple[Part, Path]]:
+    """Part and path of every file of `prompt_files`, all shards of one among them."""
+    return [(part, one) for part, file in prompt_files(data).items() for one in shards_of(file)]
+
+
+def shards_of(path: Path) -> list[Path]:
+    """The files that are one with it, as Hugging Face names them: NAME-00000-of-00002.parquet."""
+    match = _SHARD.fullmatch(path.name)
+    if match is None:
+        return [path]
+    name, count = match["name"], int(match["count"])
+    return [path.with_name(f"{name}-{one:05d}-of-{count:05d}.parquet") for one in range(count)]
 
 
 def can_be_had(path: Path) -> bool:

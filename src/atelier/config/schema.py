@@ -15,7 +15,8 @@ from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from atelier.config.completion import CompletionConfig, EvaluatedCompletions
-from atelier.config.edit_levels import EditLevels, levels_of
+from atelier.config.complex_edit import ComplexEditMeasure, Licence
+from atelier.config.edit_levels import MOST, EditLevels, levels_of
 from atelier.config.ground_truth import GroundTruthConfig
 from atelier.config.judge import JudgeConfig, JudgeName
 from atelier.config.judged import judge_conflicts
@@ -42,6 +43,7 @@ from atelier.config.suite_rules import data_conflicts, suite_conflicts
 from atelier.config.tokens import EditingRolloutConfig, IntrospectionConfig, TokensConfig
 
 AdvantageUse = Literal["all", "positive_only", "negative_only", "one_only", "binary"]
+SuiteName = Literal["ocr", "scenes", "yes_no", "paircomp", "editing", "mmmg", "complex_edit"]
 BehaviourSchedule = Literal["follow", "ramp", "late_ramp"]
 
 
@@ -87,7 +89,12 @@ class DataConfig(Section):
     edit_levels: EditLevels | None = Field(
         None,
         description="Levels of instructions, in turn: how many atomic edits, 1 to 8, one asks for; "
-        '"8", "1-8" or "1,3,5". Default: 1 (scene_task: edit).',
+        '"8", "1-8" or "1,3,5". Default: 1 of scenes (scene_task: edit), 1-8 of complex_edit.',
+    )
+    accept_licence: Licence | None = operational(
+        None,
+        "Licence of published data that you have read and keep to: cc-by-nc-4.0, for research and "
+        "other uses that are not commercial. Required for source complex_edit.",
     )
     scene_pairs: Fraction = Field(
         0.0,
@@ -98,10 +105,9 @@ class DataConfig(Section):
     heldout_prompts: PositiveInt = Field(256, description="Held-out prompts to keep or generate.")
     seed: NonNegativeInt = Field(0, description="Seed of the generated scenes and of the split.")
 
-    @property
-    def levels(self) -> tuple[int, ...]:
-        """The levels of instructions, ascending."""
-        return levels_of(self.edit_levels or "1")
+    def levels_for(self, source: str) -> tuple[int, ...]:
+        """The levels of instructions of a source, ascending."""
+        return levels_of(self.edit_levels or ("1" if source == "scenes" else f"1-{MOST}"))
 
 
 LORA_TARGETS = {
@@ -542,14 +548,24 @@ class MmmgSuiteConfig(MmmgMeasure):
     )
 
 
+class ComplexEditSuiteConfig(ComplexEditMeasure):
+    """Suite complex_edit: marks of edited images, by level of instruction (spec qwen 3)."""
+
+    judge: str | None = Field(
+        None,
+        description="Which of `judges` is asked, none that is trained on; default: the exact "
+        "checker scores edits of scenes.",
+    )
+
+
 class EvaluationConfig(Section):
     """Held-out evaluation, before, during and after training."""
 
-    suite: Literal["ocr", "scenes", "yes_no", "paircomp", "editing", "mmmg"] = Field(
+    suite: SuiteName = Field(
         "ocr",
         description="ocr: words that are read in the images. scenes: facts that the exact checker "
         "finds. yes_no: what a judge says of any prompts. paircomp: pairs of captions. editing: "
-        "edited images. mmmg: knowledge graphs.",
+        "edited images. mmmg: knowledge graphs. complex_edit: edited images, by level.",
     )
     prompts: PositiveInt = Field(256, description="Held-out prompts of baseline and final.")
     periodic_prompts: PositiveInt = Field(64, description="Held-out prompts of a periodic one.")
@@ -574,6 +590,7 @@ class EvaluationConfig(Section):
     paircomp: PairCompConfig = PairCompConfig()
     editing: EditingConfig = EditingConfig()
     mmmg: MmmgSuiteConfig = MmmgSuiteConfig()
+    complex_edit: ComplexEditSuiteConfig = ComplexEditSuiteConfig()
     bootstrap_samples: Annotated[int, Field(ge=1, le=1_000_000)] = Field(
         10_000, description="Resamples of the paired bootstrap intervals."
     )
@@ -595,6 +612,7 @@ class EvaluationConfig(Section):
             "paircomp": self.paircomp.judge,
             "editing": self.editing.judge,
             "mmmg": self.mmmg.judge,
+            "complex_edit": self.complex_edit.judge,
         }
 
 

@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from atelier.config.ground_truth import GroundTruthConfig
 from atelier.config.learning_rate import ScheduleConfig
 from atelier.config.schema import LORA_TARGETS, RunConfig
+from atelier.config.suite_rules import licensed
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,12 @@ RULES = (
     Rule(
         ("data.edit_levels",),
         lambda config: config.data.source != "scenes" or config.data.scene_task == "edit",
-        "data.scene_task: edit",
+        "data.scene_task: edit, or data.source: complex_edit",
+    ),
+    Rule(
+        ("data.accept_licence",),
+        lambda config: bool(licensed(config.data)),
+        "data.source: complex_edit",
     ),
     Rule(
         ("algorithm.kl", "algorithm.kl_placement", "algorithm.kl_correction"),

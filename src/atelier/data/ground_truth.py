@@ -5,6 +5,7 @@ check the files' headers when a table is made, so that a missing one is a word t
 hours of training.
 """
 
+import io
 import os
 import warnings
 from pathlib import Path
@@ -14,6 +15,7 @@ from PIL import Image, ImageOps
 
 from atelier.config.paths import from_root
 from atelier.data import scene_graphs
+from atelier.data.parquet_pictures import is_inside, picture_bytes
 from atelier.data.pictures import MOST_ELONGATED, opaque
 from atelier.data.prompts import Prompt
 from atelier.data.render import REFERENCE_SIZE, render, render_objects
@@ -72,8 +74,22 @@ def is_edit(prompt: Prompt) -> bool:
 def picture_problem(path: Path) -> str | None:
     """Why a file cannot be such a picture, by its header; None where it can."""
     file = from_root(path)
+    if is_inside(file):
+        try:
+            return content_problem(picture_bytes(file), path)
+        except OSError as error:
+            return str(error)
     if not os.path.isfile(file):  # False for a name no file can have
         return f"no such file {path}"
+    return _header_problem(file, path)
+
+
+def content_problem(content: bytes, path: Path) -> str | None:
+    """The same of what a file would hold."""
+    return _header_problem(io.BytesIO(content), path)
+
+
+def _header_problem(file: Path | io.BytesIO, path: Path) -> str | None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
@@ -112,8 +128,9 @@ def _drawn(scene: dict[str, Any], size: int, is_graph: bool) -> Image.Image:
 
 
 def _read(path: Path, prompt: Prompt) -> Image.Image:
+    file = from_root(path)
     try:
-        with Image.open(from_root(path)) as picture:
+        with Image.open(io.BytesIO(picture_bytes(file)) if is_inside(file) else file) as picture:
             picture.load()
             upright = ImageOps.exif_transpose(picture)
     except _UNREADABLE as error:

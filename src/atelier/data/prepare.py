@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 from typing import Any, Protocol
 
-from atelier.config.prompt_files import prompt_files
+from atelier.config.prompt_files import named_files
 from atelier.data.prompts import PromptSet, write_prompts
 from atelier.data.readers.deepgen import read_mixture
 from atelier.data.rows import whole_pairs
@@ -63,7 +63,7 @@ def input_files(config: DataConfig, root: Path) -> list[Path]:
     Raises:
         DataError: a mixture cannot be read.
     """
-    files = [root / file for file in prompt_files(config).values()]
+    files = [root / file for _, file in named_files(config)]
     if config.source == "deepgen":
         files += [dataset.path for file in files for dataset in read_mixture(file).datasets]
     return files

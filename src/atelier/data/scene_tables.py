@@ -36,8 +36,7 @@ class ScenesConfig(TablesConfig, Protocol):
     def scene_wording(self) -> Wording: ...
     @property
     def scene_tiers(self) -> int: ...
-    @property
-    def levels(self) -> tuple[int, ...]: ...
+    def levels_for(self, source: str) -> tuple[int, ...]: ...
     @property
     def scene_pairs(self) -> float: ...
 
@@ -140,7 +139,7 @@ def _world(config: ScenesConfig) -> str:
     if config.scene_task == "graph":
         words.append(f"scene_tiers {config.scene_tiers}")
     if config.scene_task == "edit":
-        words.append(f"edit_levels {','.join(map(str, config.levels))}")
+        words.append(f"edit_levels {','.join(map(str, config.levels_for('scenes')))}")
     if config.scene_pairs:
         words.append(f"scene_pairs {config.scene_pairs:g}")
     return ", ".join(words)
@@ -169,7 +168,8 @@ def _pair(kind: Kind, split: Split, rng: random.Random) -> list[Prompt]:
 
 def _edit(config: ScenesConfig, split: Split, place: int, rng: random.Random) -> Prompt:
     """Levels take turns through the table."""
-    level = config.levels[place % len(config.levels)]
+    levels = config.levels_for("scenes")
+    level = levels[place % len(levels)]
     if level == 1:
         return edit_prompt(edit(sample_scene(rng, config.scene_kind, split), rng))
     return compound_prompt(compound_edit(rng, level, split))

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from atelier.config.paths import from_root, is_file, repository_root
-from atelier.config.prompt_files import prompt_files
+from atelier.config.prompt_files import named_files
 from atelier.config.schema import DataConfig, RunConfig
 from atelier.errors import DataError, PlanError
 
@@ -44,7 +44,7 @@ def prompts_here(config: RunConfig) -> PromptsHere | None:
     if data.source == "scenes":
         _require_scenes(data)
         return None
-    files = [from_root(file) for file in prompt_files(data).values()]
+    files = [from_root(file) for _, file in named_files(data)]
     if not all(map(is_file, files)):
         return None
     from atelier.data.splits import read_splits

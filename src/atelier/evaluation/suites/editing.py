@@ -54,7 +54,7 @@ def score(
         Stopped: the judge answers nothing.
     """
     rows = [
-        row(request, image) | _gold(image, request.prompt)
+        row(request, image) | gold_columns(image, request.prompt)
         for request, image in zip(requests, images, strict=True)
     ]
     if judge is not None:
@@ -77,7 +77,9 @@ def edited(following: float, preserving: float) -> float:
     return sqrt(following * preserving)
 
 
-def _gold(image: NDArray[np.uint8], prompt: Prompt) -> dict[str, Any]:
+def gold_columns(image: NDArray[np.uint8], prompt: Prompt) -> dict[str, Any]:
+    """What the exact checker says of an edited image; None in every column where the edit is none
+    of a scene."""
     found = check_row(image, prompt)
     if found is None:
         return {**_columns("gold", None, None), "gold": None, "missing": None}
@@ -105,14 +107,15 @@ def _ask(
     scorer = EditYesNoScorer(section, judge.judge)
     for start in range(0, len(rows), BATCH):
         part = slice(start, start + BATCH)
-        scores = scorer.score(_batch(images[part], requests[part]))
+        scores = scorer.score(edit_batch(images[part], requests[part]))
         for own, value, seen in zip(rows[part], scores.values, scores.details, strict=True):
             own |= _columns("judge", seen.get("following"), seen.get("preserving"))
             own["missing"] = value.reason if isinstance(value, Missing) else None
     judge.require_some([row["missing"] for row in rows])
 
 
-def _batch(images: Images, requests: Sequence[ImageRequest]) -> ScoreBatch:
+def edit_batch(images: Images, requests: Sequence[ImageRequest]) -> ScoreBatch:
+    """What a judge is shown of edited images: their sources, too."""
     sources = [_source(one.prompt, images.shape[1]) for one in requests]
     return replace(score_batch(images, requests), source_images=sources)
 
