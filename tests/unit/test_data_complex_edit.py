@@ -197,13 +197,18 @@ def test_a_picture_under_two_names_is_one(tmp_path: Path) -> None:
 
 
 def test_a_held_out_file_takes_its_pictures_out_of_training(tmp_path: Path) -> None:
-    """Whatever is asked of them: other levels, another file, another name."""
+    """Whatever is asked of them, in another file, under another name."""
     path = write_json(tmp_path / "test_real.json", range(12))
     (tmp_path / "held").mkdir()
-    held = write_parquet(tmp_path / "held" / "test_real.parquet", range(5))
+    held = write_json(tmp_path / "held" / "mine.json", range(5))
+    rows = [
+        {**row, "edit": edit_of(100 + number)}
+        for number, row in enumerate(json.loads(held.read_text()))
+    ]
+    held.write_text(json.dumps(rows))
     made = tables(tmp_path / "out", path, heldout_path=str(held), edit_levels="2,4")
     assert {number_of(one) for one in made["train"]} == set(range(5, 12))
-    assert {number_of(one) for one in made["heldout"]} == set(range(5))
+    assert {number_of(one) for one in made["heldout"]} == set(range(100, 105))
 
 
 def test_a_level_that_no_row_has_is_named(tmp_path: Path) -> None:
