@@ -1,4 +1,5 @@
-"""Which files a run's prompts are in: those it names, or those of a folder it names.
+"""Which files a run's prompts are in, and which say how easy they are: those it names, or those of
+a folder it names.
 
 Folders are laid out as Flow-GRPO and MM-GRPO have theirs: a training and a held-out file of known
 names (spec flow 4.3).
@@ -36,13 +37,14 @@ WITHOUT_TARGET = (
     *EDIT_SOURCES,
 )
 _SHARD = re.compile(r"(?P<name>.+)-\d{5}-of-(?P<count>\d{5})\.parquet")
-Part = Literal["train", "heldout", "unpaired"]
+Part = Literal["train", "heldout", "unpaired", "scores"]
 
 # The key of the section `data` that names each file.
 KEYS: dict[Part, str] = {
     "train": "path",
     "heldout": "heldout_path",
     "unpaired": "unpaired_path",
+    "scores": "curriculum.scores",
 }
 
 # data.source: the training and the held-out file of a folder. Other formats come as single files.
@@ -51,6 +53,13 @@ FOLDER_FILES: dict[str, dict[Part, str]] = {
     "plain": {"train": "train.txt", "heldout": "test.txt"},
     "geneval": {"train": "train_metadata.jsonl", "heldout": "test_metadata.jsonl"},
 }
+
+
+class NamedScores(Protocol):
+    """What the section `data.curriculum` says of files."""
+
+    @property
+    def scores(self) -> str | None: ...
 
 
 class NamedPaths(Protocol):
@@ -66,6 +75,8 @@ class NamedPaths(Protocol):
     def heldout_path(self) -> str | None: ...
     @property
     def unpaired_path(self) -> str | None: ...
+    @property
+    def curriculum(self) -> NamedScores: ...
 
 
 def prompt_files(data: NamedPaths) -> dict[Part, Path]:
@@ -87,6 +98,8 @@ def prompt_files(data: NamedPaths) -> dict[Part, Path]:
             files["heldout"] = beside
     if data.unpaired_path is not None:
         files["unpaired"] = Path(data.unpaired_path)
+    if data.curriculum.scores is not None:
+        files["scores"] = Path(data.curriculum.scores)
     return files
 
 

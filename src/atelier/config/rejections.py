@@ -349,6 +349,13 @@ def _data_rejections(config: RunConfig) -> Rejections:
             folder = FOLDER_FILES.get(source or data.source, {}).get(part, file.name)
             hint = f", and no folder with {folder}" if file.name != folder else ""
             yield f"data.{KEYS[part]}", f"there is no file {file}{hint}"
+    curriculum = data.curriculum
+    if curriculum.scores is not None and curriculum.levels > config.train.steps:
+        yield (
+            "data.curriculum.levels",
+            f"{curriculum.levels} levels in train.steps {config.train.steps}: have no more levels "
+            "than steps",
+        )
     if config.train.prompts_per_step > data.train_prompts:
         yield (
             "train.prompts_per_step",

@@ -16,6 +16,7 @@ from pydantic_core import PydanticCustomError
 
 from atelier.config.completion import CompletionConfig, EvaluatedCompletions
 from atelier.config.complex_edit import ComplexEditMeasure, Licence
+from atelier.config.curriculum import CurriculumConfig
 from atelier.config.edit_levels import MOST, EditLevels, levels_of
 from atelier.config.ground_truth import GroundTruthConfig
 from atelier.config.judge import JudgeConfig, JudgeName
@@ -104,6 +105,7 @@ class DataConfig(Section):
     train_prompts: PositiveInt = Field(2048, description="Training prompts to keep or generate.")
     heldout_prompts: PositiveInt = Field(256, description="Held-out prompts to keep or generate.")
     seed: NonNegativeInt = Field(0, description="Seed of the generated scenes and of the split.")
+    curriculum: CurriculumConfig = CurriculumConfig()
 
     def levels_for(self, source: str) -> tuple[int, ...]:
         """The levels of instructions of a source, ascending."""

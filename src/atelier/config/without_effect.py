@@ -124,6 +124,11 @@ RULES = (
         "data.source: complex_edit",
     ),
     Rule(
+        tuple(f"data.curriculum.{name}" for name in ("score", "cells", "levels")),
+        lambda config: config.data.curriculum.scores is not None,
+        "data.curriculum.scores",
+    ),
+    Rule(
         ("algorithm.kl", "algorithm.kl_placement", "algorithm.kl_correction"),
         lambda config: config.algorithm.beta > 0,
         "algorithm.beta above 0",
