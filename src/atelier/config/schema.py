@@ -18,6 +18,7 @@ from atelier.config.completion import CompletionConfig, EvaluatedCompletions
 from atelier.config.complex_edit import ComplexEditMeasure, Licence
 from atelier.config.curriculum import CurriculumConfig
 from atelier.config.edit_levels import MOST, EditLevels, levels_of
+from atelier.config.gpu_waiting import GpuWaitConfig
 from atelier.config.ground_truth import GroundTruthConfig
 from atelier.config.judge import JudgeConfig, JudgeName
 from atelier.config.judged import judge_conflicts
@@ -654,6 +655,9 @@ class LaunchConfig(Section):
         "GPU this costs some of the backward pass of attention.",
     )
     max_restarts: NonNegativeInt = operational(2, "Crashes after which a stage gives up.")
+    wait_for_gpus: GpuWaitConfig = operational(
+        GpuWaitConfig(), "Whether to wait for GPUs that other programs use."
+    )
 
 
 class TrackingConfig(Section):

@@ -9,8 +9,10 @@ from functools import reduce
 
 from pydantic import BaseModel
 
+from atelier.config.gpu_waiting import GpuWaitConfig
 from atelier.config.ground_truth import GroundTruthConfig
 from atelier.config.learning_rate import ScheduleConfig
+from atelier.config.placement import gpus_wanted
 from atelier.config.schema import LORA_TARGETS, RunConfig
 from atelier.config.suite_rules import licensed
 
@@ -166,6 +168,20 @@ RULES = (
         ("train.ema.decay", "train.ema.every"),
         lambda config: config.train.ema.enabled,
         "train.ema.enabled: true",
+    ),
+    Rule(
+        tuple(f"launch.wait_for_gpus.{name}" for name in GpuWaitConfig.model_fields),
+        lambda config: gpus_wanted(config) > 0,
+        "a GPU to wait for: launch.device auto or cuda, or a server with GPUs",
+    ),
+    Rule(
+        tuple(
+            f"launch.wait_for_gpus.{name}"
+            for name in GpuWaitConfig.model_fields
+            if name != "enabled"
+        ),
+        lambda config: config.launch.wait_for_gpus.enabled or not gpus_wanted(config),
+        "launch.wait_for_gpus.enabled: true",
     ),
     Rule(
         ("launch.zero_stage",),
