@@ -170,6 +170,42 @@ def test_guided_edits_keep_a_copy_of_the_encoder_where_all_of_it_is_trained() ->
     assert _memory(published(*edits, "rollout.guidance_scale=4")).held["negative prompt"] == 0
 
 
+FOUR = (
+    *("launch.processes=4", "launch.device=cuda", "train.prompts_per_step=8"),
+    "policy.vae.slicing=true",
+)
+
+
+@pytest.mark.parametrize(("gpus", "copies"), [(4, 1), (2, 2), (1, 4)])
+def test_gpus_that_paint_have_a_copy_for_each_of_their_ranks(gpus: int, copies: int) -> None:
+    together = plan(published(*FOUR)).memory
+    made = plan(published(*FOUR, f"rollout.environment.gpus={gpus}"))
+    assert together is not None
+    assert made.memory is not None
+    for part in ("frozen transformer", "autoencoder"):
+        assert part not in made.memory.held
+        assert made.memory.painter[part] == copies * together.held[part]
+    painting = made.memory.painter_peak - sum(
+        made.memory.painter[part] for part in ("frozen transformer", "autoencoder")
+    )
+    assert painting == copies * sum(together.phases["rollout"].values())
+    assert made.memory.peak < together.peak - 40e9
+    assert together.painter == {}
+    assert [who for who, _, _ in made.placement] == ["trainer", "painting"]
+
+
+def test_the_memory_of_a_gpu_that_paints_has_to_fit_too() -> None:
+    assert fitting(published(*FOUR, "rollout.environment.gpus=4"), 60)[0].startswith("fits 60 GiB")
+    lines = fitting(published(*FOUR, "rollout.environment.gpus=1"), 60)
+    assert lines[0].startswith("does not fit 60 GiB")
+    assert "; of a GPU that paints " in lines[0]
+    assert any("fits with   --set rollout.environment.gpus=4" in line for line in lines[1:])
+    alone = fitting(published(*FOUR), 60)
+    (line,) = [line for line in alone if "rollout.environment.gpus=4" in line]
+    assert line.endswith("GiB each)")
+    assert "(4 GPUs more, " in line
+
+
 def test_what_makes_it_fit() -> None:
     config = published("rollout.environment.dtype=float32", "policy.vae.slicing=true")
     lines = fitting(config, 100)

@@ -151,6 +151,9 @@ def _memory_rows(plan: Plan) -> list[Row]:
     for phase, terms in memory.phases.items():
         rows += [(f"  {name}", _bytes(size), phase) for name, size in terms.items() if size]
     rows += [(f"  {name}", _bytes(size), "main memory") for name, size in memory.host.items()]
+    if memory.painter:
+        rows.append(("memory a painting GPU", f"~{_bytes(memory.painter_peak)}", "at its peak"))
+        rows += [(f"  {name}", _bytes(size), "") for name, size in memory.painter.items()]
     return rows
 
 

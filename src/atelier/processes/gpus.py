@@ -73,9 +73,10 @@ def claim_gpus(
         return gpus
     if count > len(gpus):
         raise PlanError(
-            f"launch.processes: {count} GPUs are wanted, one a rank and those of managed servers "
-            f"(server.gpus), and {len(gpus)} are visible; lower launch.processes, let servers "
-            "share (server.share_gpus) or set launch.device=cpu"
+            f"launch.processes: {count} GPUs are wanted, one a rank, those that paint "
+            f"(rollout.environment.gpus) and those of managed servers (server.gpus), and "
+            f"{len(gpus)} are visible; lower launch.processes, let servers share "
+            "(server.share_gpus) or set launch.device=cpu"
         )
     folder = folder or repository_root() / ".atelier" / "gpus"
     folder.mkdir(parents=True, exist_ok=True)
