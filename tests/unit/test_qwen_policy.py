@@ -216,6 +216,17 @@ def test_guidance_leads_away_from_what_the_untrained_encoder_sees(kind: Kind, ho
     torch.testing.assert_close(found.embeds, untrained.embeds, atol=1e-6, rtol=0)
 
 
+def test_the_copy_for_negative_prompts_is_held_in_what_it_computes_in() -> None:
+    """And the trained weights, and the vision tower that both share, in float32 as ever."""
+    policy = make("edit", policy={"dtype": "bfloat16"}, guidance_scale=3.0)
+    assert {one.dtype for one in policy.module.parameters()} == {torch.float32}
+    source = policy._read(PROMPTS)[0].source
+    found = policy._painter._negative.of(source).embeds.float()
+    usual = make("edit", guidance_scale=3.0)._painter._negative.of(source).embeds
+    torch.testing.assert_close(found, usual, atol=0.05, rtol=0.05)
+    assert not torch.equal(found, usual)
+
+
 def test_the_transformer_stays_what_it_was() -> None:
     policy = make()
     rollout = rolled_out(policy)

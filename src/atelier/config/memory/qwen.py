@@ -8,8 +8,8 @@
     frozen transformer   in rollout.environment.dtype
     autoencoder          in policy.vae.dtype; both on GPUs that only paint (painting_gpus), where
                          there are any, once for each rank, and painting and decoding there too
-    negative prompt      a frozen copy of the text encoder, where all of it is trained and guided
-                         edits need their source images encoded by it
+    negative prompt      a frozen copy of the language model in policy.dtype, where all of it is
+                         trained and guided edits need their source images encoded by it
     experience           tokens and log-probs of a step's samples, and their source images
 
 A pass over the language model takes what llama.py says; one through the frozen transformer as many
@@ -54,7 +54,7 @@ def qwen_memory(config: RunConfig, facts: QwenFacts, images: int, actions: int) 
         held={
             "vision tower": facts.vision_parameters * model.held,
             **({} if apart else frozen),
-            "negative prompt": 4 * facts.parameters if _copies_for_negative(config, facts) else 0,
+            "negative prompt": _negative_bytes(config, facts),
             "experience": images * 12 * actions + _source_bytes(config, facts, images),
         },
         phases={
@@ -99,9 +99,13 @@ def _source_bytes(config: RunConfig, facts: QwenFacts, images: int) -> int:
     return prompts * _seen_tokens(config, facts) * _PATCHES_A_TOKEN * _PATCH_VALUES * 4
 
 
-def _copies_for_negative(config: RunConfig, facts: QwenFacts) -> bool:
+def _negative_bytes(config: RunConfig, facts: QwenFacts) -> int:
+    """A copy without its head, held in what it computes in."""
     guided = max(config.rollout.guidance_scale, config.evaluation.guidance_scale) > 1
-    return guided and facts.kind == "edit" and config.policy.trainable == "full"
+    if not guided or facts.kind != "edit" or config.policy.trainable != "full":
+        return 0
+    head = facts.vocabulary * facts.width
+    return DTYPE_BYTES[config.policy.dtype] * (facts.parameters - head)
 
 
 def _writing(

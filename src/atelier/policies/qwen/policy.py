@@ -87,7 +87,8 @@ class QwenPolicy:
         )
         guided = max(rollout.guidance_scale, evaluation.guidance_scale) > 1
         with self._computing():
-            negative = negative_of(self._inner, self._chat, conditioning) if guided else None
+            dtype = getattr(torch, config.policy.dtype)
+            negative = negative_of(self._inner, self._chat, conditioning, dtype) if guided else None
         self._painter = Painter(self._inner, conditioning, self._environment, negative)
 
     @classmethod
