@@ -113,10 +113,13 @@ def _ways(config: RunConfig) -> Iterator[Settings]:
         yield {"policy.text.dtype": "bfloat16"}
     if config.launch.engine == "deepspeed" and config.launch.zero_stage == 3:
         yield {"launch.offload": True}
+    if policy.family == "qwen" and config.rollout.kind != "edit":  # edits are painted one by one
+        painted = config.rollout.environment.micro_batch_size or size
+        for smaller in _smaller(painted):
+            yield {"rollout.environment.micro_batch_size": smaller}
     # Costs a fourth to a third of the replay's time; the smaller batches, the GPU's use.
-    for smaller in range(size - 1, 0, -1):
-        if size % smaller == 0:
-            yield {"rollout.micro_batch_size": smaller}
+    for smaller in _smaller(size):
+        yield {"rollout.micro_batch_size": smaller}
     if not policy.gradient_checkpointing:
         yield {"policy.gradient_checkpointing": True}
     # Of all ranks, so that each has another GPU to itself.
@@ -125,6 +128,11 @@ def _ways(config: RunConfig) -> Iterator[Settings]:
     # Last: it is another training, of less.
     if policy.trainable == "full":
         yield {"policy.trainable": "lora"}
+
+
+def _smaller(size: int) -> Iterator[int]:
+    """Its divisors below it, the largest first."""
+    return (one for one in range(size - 1, 0, -1) if size % one == 0)
 
 
 def _together(
