@@ -58,9 +58,10 @@ def require_gpu_slots(run: Path) -> None:
     count, limit = slots_needed(config), until_answered(lambda: _limit(GPU))
     if limit is not None and count > limit.limit:
         raise PlanError(
-            f"launch.processes: {count} GPUs are wanted, one a rank and those of managed servers, "
-            f"and the concurrency limit '{GPU}' is {limit.limit}; lower launch.processes, "
-            f"or raise the limit: prefect global-concurrency-limit update {GPU} --limit {count}"
+            f"launch.processes: {count} GPUs are wanted, one a rank, those that paint and those of "
+            f"managed servers, and the concurrency limit '{GPU}' is {limit.limit}; lower "
+            f"launch.processes, or raise the limit: prefect global-concurrency-limit update {GPU} "
+            f"--limit {count}"
         )
 
 
@@ -82,7 +83,7 @@ def gpu_slots(
 
 
 def slots_needed(config: RunConfig) -> int:
-    """GPUs that ranks and managed servers want. A machine without any has one slot as a stand-in
+    """GPUs that a run computes on. A machine without any has one slot as a stand-in
     for its CPU."""
     if config.launch.device != "cuda" and not visible_gpus():
         return 1

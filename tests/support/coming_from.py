@@ -45,7 +45,7 @@ def quoted(cell: str) -> list[str]:
 
 def ours_in(cells: Iterable[str]) -> list[str]:
     """The keys of ours that cells name, in their order."""
-    pattern = rf"`((?:{_SECTIONS})\.[A-Za-z_.]+)"
+    pattern = rf"`((?:{_SECTIONS})\.[A-Za-z0-9_.]+)"
     return [key.rstrip(".") for cell in cells for key in re.findall(pattern, cell)]
 
 

@@ -60,16 +60,31 @@ def said(
     usage: tuple[int, int, int] | None = (100, 10, 0),
 ) -> Response:
     """A chat completion. `usage`: input, output and cached tokens."""
-    choice: dict[str, Any] = {
+    choice = choice_of(text, finish_reason, refusal)
+    if first_token is not None:
+        listed = [{"token": token, "logprob": value, "bytes": None} for token, value in first_token]
+        choice["logprobs"] = {"content": [{**listed[0], "top_logprobs": listed}]}
+    return said_in_choices([choice], usage)
+
+
+def choice_of(
+    text: str | None, finish_reason: str | None = "stop", refusal: str | None = None
+) -> dict[str, Any]:
+    """One of a chat completion's choices."""
+    return {
         "index": 0,
         "message": {"role": "assistant", "content": text, "refusal": refusal},
         "finish_reason": finish_reason,
         "logprobs": None,
     }
-    if first_token is not None:
-        listed = [{"token": token, "logprob": value, "bytes": None} for token, value in first_token]
-        choice["logprobs"] = {"content": [{**listed[0], "top_logprobs": listed}]}
-    body: dict[str, Any] = {"id": "1", "object": "chat.completion", "choices": [choice]}
+
+
+def said_in_choices(
+    choices: list[dict[str, Any]], usage: tuple[int, int, int] | None = (100, 10, 0)
+) -> Response:
+    """A chat completion of several choices."""
+    numbered = [{**one, "index": index} for index, one in enumerate(choices)]
+    body: dict[str, Any] = {"id": "1", "object": "chat.completion", "choices": numbered}
     if usage is not None:
         body["usage"] = {
             "prompt_tokens": usage[0],

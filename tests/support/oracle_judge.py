@@ -1,5 +1,7 @@
 """A judge that sees what golden samples show: red ink, and one drawn word."""
 
+import json
+
 import numpy as np
 
 from atelier.config.judge import JudgeConfig
@@ -51,9 +53,8 @@ class OracleJudge:
         assert isinstance(form, JsonForm)
         marks = {"instruction_following": "10" if shown else "0", "identity_preservation": "10"}
         if "perceptual_quality" in form.model.model_fields:
-            marks = {"perceptual_quality": "8"}
-        fields = {"reasoning": "it is so", **marks}
-        return "{" + ", ".join(f'"{name}": "{value}"' for name, value in fields.items()) + "}"
+            return '{"perceptual_quality": "8"}'
+        return json.dumps({"reasoning": "it is so", **marks})
 
     def _shown(self, question):
         """Whether the last image shows what the prompt speaks of."""

@@ -64,6 +64,7 @@ def test_the_verbs_and_their_options_are_these() -> None:
         "judge": set(),
         "paircomp": set(),
         "mmmg": set(),
+        "complex-edit": set(),
         "plan": configured | {"--params", "--gpu-gib", "--per-device", "--accumulation"},
         "prune": {"--keep", "--older-than", "--checkpoints", "--leftovers", "--apply"},
         "recipes": set(),

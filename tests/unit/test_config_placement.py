@@ -1,5 +1,7 @@
 """Which GPUs ranks and managed servers get, and what cannot be placed."""
 
+import re
+
 import pytest
 
 from atelier.config.placement import (
@@ -7,11 +9,15 @@ from atelier.config.placement import (
     gpus_wanted,
     managed_servers,
     place,
+    placement_conflicts,
     placement_rows,
 )
 from atelier.config.plan import plan
 from atelier.config.resolve import resolve
 from atelier.errors import ConfigError, PlanError
+from atelier.processes.gpus import VISIBLE
+from atelier.stages.servers.run_servers import RunServers
+from atelier.tracking.run_directory import RunDirectory
 
 JUDGE = "judges.scene.model=assets/tiny-judge"
 
@@ -33,8 +39,53 @@ def test_the_trainer_comes_first_and_servers_behind_it_in_order():
     assert gpus_wanted(found) == 6
     assert place(found, list("abcdef")) == Placements(
         ("a", "b"),
+        (),
         {"judges.scene-0": ("c", "d"), "rewards.ocr-0": ("e",), "rewards.ocr-1": ("f",)},
     )
+
+
+PAINTING = ("policy.family=qwen", "launch.processes=4", "launch.device=cuda")
+
+
+def test_what_paints_comes_behind_the_ranks_and_before_servers():
+    judge = (JUDGE, "judges.scene.server.gpus=1")
+    found = config(*PAINTING, "rollout.environment.gpus=2", *judge)
+    assert gpus_wanted(found) == 7
+    assert place(found, list("abcdefg")) == Placements(
+        ("a", "b", "c", "d"), ("e", "f"), {"judges.scene-0": ("g",)}
+    )
+    rows = placement_rows(found)
+    assert ("painting", "GPU 4, 5", "for 2 ranks each") in rows
+    assert rows[0][:2] == ("trainer", "GPU 0, 1, 2, 3")
+
+
+def test_the_trainer_sees_what_paints_behind_its_ranks_and_no_server(tmp_path, monkeypatch):
+    found = config(*PAINTING, "rollout.environment.gpus=2", JUDGE, "judges.scene.server.gpus=1")
+    servers = RunServers(RunDirectory(tmp_path), found)
+    monkeypatch.setattr(servers, "_servers", {"judges.scene": []})
+    monkeypatch.setattr(servers, "_placements", place(found, list("abcdefg")))
+    assert servers.environment[VISIBLE] == "a,b,c,d,e,f"
+
+
+def test_without_such_gpus_and_in_other_families_nothing_paints_apart():
+    assert gpus_wanted(config(*PAINTING)) == 4
+    other = config(*PAINTING[1:], "rollout.environment.gpus=2")
+    assert gpus_wanted(other) == 4
+    assert "painting" not in [who for who, _, _ in placement_rows(other)]
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        (("rollout.environment.gpus=5",), "5 for 4 processes .* at most 4"),
+        (("rollout.environment.gpus=3",), "3 cannot be shared equally by 4 .* 2 or 4 works"),
+        (("rollout.environment.gpus=1", "launch.device=cpu"), "are GPUs, and launch.device is cpu"),
+    ],
+)
+def test_layouts_that_cannot_be_are_refused(settings, says):
+    (found,) = placement_conflicts(config(*PAINTING, *settings))
+    assert found[0] == "rollout.environment.gpus"
+    assert re.search(says, found[1])
 
 
 def test_a_judge_may_share_the_trainers():
@@ -53,7 +104,7 @@ def test_without_gpus_everything_is_on_the_cpu():
 def test_a_trainer_on_the_cpu_wants_none_and_its_judge_may():
     found = config("launch.device=cpu", JUDGE, "judges.scene.server.gpus=1")
     assert gpus_wanted(found) == 1
-    assert place(found, ["a"]) == Placements((), {"judges.scene-0": ("a",)})
+    assert place(found, ["a"]) == Placements((), (), {"judges.scene-0": ("a",)})
 
 
 def test_only_managed_ones_are_started():

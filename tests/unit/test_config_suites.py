@@ -71,6 +71,21 @@ def test_only_the_suite_that_is_used_needs_its_judge():
         ),
         ([JUDGE, "rewards.mmmg={judge: scene}"], "rewards.mmmg.judge", "answers yes or no only"),
         (
+            [JUDGE, "rewards.complex_edit={judge: scene}"],
+            "rewards.complex_edit.judge",
+            "answers yes or no only",
+        ),
+        (
+            [JUDGE, "evaluation.complex_edit.judge=scene"],
+            "evaluation.complex_edit.judge",
+            "answers yes or no only",
+        ),
+        (
+            ["rewards.scene_edit={following_weight: 0, preserving_weight: 0}"],
+            "following_weight",
+            "0",
+        ),
+        (
             ["data.scene_task=edit", "data.scene_kind=shapes", "data.scene_pairs=1"],
             "data.scene_pairs",
             "edits do not come in pairs",
@@ -95,6 +110,10 @@ EDIT = ("data.scene_task=edit", *PAIRS[:1], *PAIRS[2:], *OTHER, "evaluation.suit
 PAIRED_FILE = ("data.source=paircomp", "data.path=pairs.json")
 PLAIN = (*OTHER, "data.source=plain", "data.path=many.txt", "rewards.ocr=null")
 MMMG_FILE = ("data.source=mmmg", "data.path=mmmg.json", "evaluation.suite=mmmg", "rewards.ocr=null")
+LICENSED = (
+    *("data.source=complex_edit", "data.path=rows.jsonl"),
+    *("evaluation.suite=complex_edit", "rewards.ocr=null"),
+)
 GRAPHS = (
     *("data.scene_task=graph", "data.scene_kind=shapes", "rewards.ocr=null"),
     *("rewards.scene_graph={}", "evaluation.suite=mmmg"),
@@ -149,6 +168,21 @@ GRAPHS = (
         ([*COMPARED, "evaluation.suite=mmmg"], "evaluation.suite", "mmmg needs held-out knowledge"),
         ([*OTHER, *MMMG_FILE], "evaluation.mmmg.judge", "is required"),
         ([*GRAPHS, "evaluation.suite=scenes"], "evaluation.suite", "and data.scene_task draw"),
+        (
+            [*EDIT, "data.scene_task=draw", "evaluation.suite=complex_edit"],
+            "evaluation.suite",
+            "complex_edit needs held-out edits of levels",
+        ),
+        ([*LICENSED], "data.accept_licence", "is published under CC-BY-NC-4.0"),
+        ([*LICENSED, "evaluation.suite=yes_no"], "evaluation.suite", "use editing"),
+        ([*LICENSED, "evaluation.suite=ocr"], "evaluation.suite", "use complex_edit"),
+        ([*LICENSED], "evaluation.complex_edit.judge", "is required"),
+        (["rewards.scene_edit={}"], "rewards.scene_edit", "needs edits of scenes"),
+        (
+            ["judges.j={model: organisation/j}", "rewards.complex_edit={judge: j}"],
+            "rewards.complex_edit",
+            "needs edits: data.source janus_edit or janus_sft_edit or complex_edit",
+        ),
         (["rewards.scene_graph={}"], "rewards.scene_graph", "needs graphs of scenes"),
         (
             ["judges.j={model: organisation/j}", "rewards.mmmg={judge: j}"],
@@ -170,8 +204,9 @@ def test_graphs_of_scenes_are_a_plan_that_works_and_one_that_a_judge_may_join():
     joined = planned(*GRAPHS, judge, "rewards.mmmg={judge: vlm}", "evaluation.mmmg.judge=vlm")
     assert joined.judge_calls == joined.images
     assert any("in red" in text for text in joined.warnings)
-    easy = planned("data.scene_tiers=2", "evaluation.suite=ocr")
-    assert any("data.scene_tiers" in text for text in easy.warnings)
+    easy = planned("data.scene_tiers=2", "data.edit_levels=8", "evaluation.suite=ocr")
+    for key in ("data.scene_tiers", "data.edit_levels"):
+        assert any(key in text for text in easy.warnings)
 
 
 @pytest.mark.parametrize(

@@ -132,7 +132,7 @@ def _folder(folder, source):
 
 def _data(source, **changes):
     """The fields `prepare` needs, without the schema."""
-    config = {**_config().model_dump(), "source": source, "heldout_path": None, **changes}
+    config = {**dict(_config()), "source": source, "heldout_path": None, **changes}
     return SimpleNamespace(**config)
 
 

@@ -23,7 +23,9 @@ def test_an_algorithms_page_is_whole_and_names_what_exists(page: Path) -> None:
     keys = set(re.findall(rf"`((?:{sections})\.[a-z_.]+)`", text))
     assert keys
     assert keys <= known_keys()
-    recipes = set(re.findall(r"`((?:tiny|sd35m|janus-pro-[17]b)/[\w-]+)`", text))
+    recipes = set(
+        re.findall(r"`((?:tiny|sd35m|janus-pro-[17]b|qwen-image(?:-edit)?)/[\w-]+)`", text)
+    )
     assert recipes <= set(recipe_names(recipes_directory()))
     for link in re.findall(r"\]\(([^)#]+)\)", text):
         assert (page.parent / link).exists(), link

@@ -165,9 +165,45 @@ def test_guided_edits_keep_a_copy_of_the_encoder_where_all_of_it_is_trained() ->
     edits += ("rollout.environment.dtype=bfloat16",)
     full = ("policy.trainable=full", "policy.base_dtype=float32")
     copied = _memory(published(*edits, *full, "rollout.guidance_scale=4"))
-    assert copied.held["negative prompt"] == copied.held["base"]
+    assert copied.held["negative prompt"] == 2 * (copied.held["base"] // 4 - 152_064 * 3584)
     assert _memory(published(*edits, *full)).held["negative prompt"] == 0
     assert _memory(published(*edits, "rollout.guidance_scale=4")).held["negative prompt"] == 0
+
+
+FOUR = (
+    *("launch.processes=4", "launch.device=cuda", "train.prompts_per_step=8"),
+    "policy.vae.slicing=true",
+)
+
+
+@pytest.mark.parametrize(("gpus", "copies"), [(4, 1), (2, 2), (1, 4)])
+def test_gpus_that_paint_have_a_copy_for_each_of_their_ranks(gpus: int, copies: int) -> None:
+    together = plan(published(*FOUR)).memory
+    made = plan(published(*FOUR, f"rollout.environment.gpus={gpus}"))
+    assert together is not None
+    assert made.memory is not None
+    for part in ("frozen transformer", "autoencoder"):
+        assert part not in made.memory.held
+        assert made.memory.painter[part] == copies * together.held[part]
+    painting = made.memory.painter_peak - sum(
+        made.memory.painter[part] for part in ("frozen transformer", "autoencoder")
+    )
+    assert painting == copies * sum(together.phases["rollout"].values())
+    assert made.memory.peak < together.peak - 40e9
+    assert together.painter == {}
+    assert [who for who, _, _ in made.placement] == ["trainer", "painting"]
+
+
+def test_the_memory_of_a_gpu_that_paints_has_to_fit_too() -> None:
+    assert fitting(published(*FOUR, "rollout.environment.gpus=4"), 60)[0].startswith("fits 60 GiB")
+    lines = fitting(published(*FOUR, "rollout.environment.gpus=1"), 60)
+    assert lines[0].startswith("does not fit 60 GiB")
+    assert "; of a GPU that paints " in lines[0]
+    assert any("fits with   --set rollout.environment.gpus=4" in line for line in lines[1:])
+    alone = fitting(published(*FOUR), 60)
+    (line,) = [line for line in alone if "rollout.environment.gpus=4" in line]
+    assert line.endswith("GiB each)")
+    assert "(4 GPUs more, " in line
 
 
 def test_what_makes_it_fit() -> None:
@@ -176,6 +212,26 @@ def test_what_makes_it_fit() -> None:
     assert lines[0].startswith("does not fit 100 GiB")
     assert any("rollout.environment.dtype=bfloat16" in line for line in lines[1:])
     assert _memory(published("policy.vae.slicing=true")).peak < 100 * GIBIBYTE
+
+
+def test_painting_fewer_together_may_make_it_fit() -> None:
+    many = published("rollout.environment.micro_batch_size=64", "policy.vae.slicing=true")
+    lines = fitting(many, 80)
+    assert lines[0].startswith("does not fit 80 GiB")
+    assert any("--set rollout.environment.micro_batch_size=32" in line for line in lines[1:])
+
+
+def test_a_distilled_schedule_wants_its_adapter(tmp_path: Path) -> None:
+    preset = "rollout.environment.preset=lightning"
+    told = [one for one in planned(preset).warnings if "environment.adapter" in one]
+    assert len(told) == 1
+    assert "its distilled LoRA" in told[0]
+    file = tmp_path / "lightning.safetensors"
+    with pytest.raises(PlanError, match=r"environment\.adapter: there is no file .*lightning\.saf"):
+        planned(preset, f"rollout.environment.adapter={file}")
+    file.write_bytes(b"")
+    made = planned(preset, f"rollout.environment.adapter={file}")
+    assert not [one for one in made.warnings if "environment.adapter" in one]
 
 
 REFUSED = [

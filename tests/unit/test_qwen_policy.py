@@ -17,6 +17,7 @@ from atelier.errors import ConfigError, DataError
 from atelier.policies.base import Rollout, Sample
 from atelier.policies.language.adapters import trained
 from atelier.policies.qwen.environment import Sampling
+from atelier.policies.qwen.loading import painting_device
 from atelier.policies.qwen.noise import latents
 from atelier.policies.qwen.policy import QwenPolicy
 from atelier.policies.qwen.shuffling import of_other_prompts
@@ -46,6 +47,7 @@ def make(
     texts: Sequence[str] = (),
     policy: dict | None = None,
     evaluation: dict | None = None,
+    device: str = "cpu",
     **rollout: object,
 ) -> QwenPolicy:
     sections = {
@@ -62,7 +64,8 @@ def make(
     }
     own = build_pipeline(opened)
     config = RunConfig.model_validate(sections)
-    return QwenPolicy(own.text_encoder, own, config, torch.device("cpu"), texts)
+    encoder, own.text_encoder = own.text_encoder, None
+    return QwenPolicy(encoder, own, config, torch.device(device), texts)
 
 
 def rolled_out(policy: QwenPolicy, prompts: Sequence[Prompt] = PROMPTS) -> Rollout:
@@ -213,6 +216,17 @@ def test_guidance_leads_away_from_what_the_untrained_encoder_sees(kind: Kind, ho
     torch.testing.assert_close(found.embeds, untrained.embeds, atol=1e-6, rtol=0)
 
 
+def test_the_copy_for_negative_prompts_is_held_in_what_it_computes_in() -> None:
+    """And the trained weights, and the vision tower that both share, in float32 as ever."""
+    policy = make("edit", policy={"dtype": "bfloat16"}, guidance_scale=3.0)
+    assert {one.dtype for one in policy.module.parameters()} == {torch.float32}
+    source = policy._read(PROMPTS)[0].source
+    found = policy._painter._negative.of(source).embeds.float()
+    usual = make("edit", guidance_scale=3.0)._painter._negative.of(source).embeds
+    torch.testing.assert_close(found, usual, atol=0.05, rtol=0.05)
+    assert not torch.equal(found, usual)
+
+
 def test_the_transformer_stays_what_it_was() -> None:
     policy = make()
     rollout = rolled_out(policy)
@@ -220,6 +234,62 @@ def test_the_transformer_stays_what_it_was() -> None:
     policy.replay(policy.module, rollout, part, with_reference=False).log_prob.sum().backward()
     policy._environment.require_unchanged()
     assert not any(one.requires_grad for one in policy._environment._transformer.parameters())
+
+
+# Where it is painted ----------------------------------------------------------------------------
+
+
+def apart(processes: int, gpus: int) -> RunConfig:
+    rollout = {"environment": {"gpus": gpus}}
+    return RunConfig.model_validate({"rollout": rollout, "launch": {"processes": processes}})
+
+
+def test_ranks_paint_in_turn_on_the_gpus_behind_theirs(monkeypatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 6)
+    gpu = torch.device("cuda", 1)
+    for gpus, places in ((0, [1] * 4), (1, [4] * 4), (2, [4, 5, 4, 5])):
+        found = [painting_device(apart(4, gpus), gpu, rank).index for rank in range(4)]
+        assert found == places
+    with pytest.raises(
+        ConfigError, match=r"environment\.gpus: rank 2 paints on .* 6, .* 6 are vis"
+    ):
+        painting_device(apart(4, 4), gpu, 2)
+    assert painting_device(apart(4, 2), torch.device("cpu"), 0) == torch.device("cpu")
+
+
+@pytest.mark.parametrize("kind", ["text", "edit"])
+def test_what_is_painted_elsewhere_is_the_same(kind: Kind, monkeypatch) -> None:
+    """What encodes, with what is trained, stays where it is; the frozen parts go."""
+    asked = []
+
+    def elsewhere(config: RunConfig, device: torch.device, rank: int) -> torch.device:
+        asked.append((device, rank))
+        return torch.device("cpu", 0)
+
+    here = make(kind, policy=ADAPTER, guidance_scale=3.0)
+    monkeypatch.setattr("atelier.policies.qwen.policy.painting_device", elsewhere)
+    there = make(kind, policy=ADAPTER, guidance_scale=3.0)
+    assert asked == [(torch.device("cpu"), 0)]
+    assert there._environment._device == torch.device("cpu", 0)
+    found, expected = rolled_out(there), rolled_out(here)
+    assert torch.equal(found.old_log_probs, expected.old_log_probs)
+    assert np.array_equal(found.images, expected.images)
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+@pytest.mark.parametrize("kind", ["text", "edit"])
+def test_another_gpu_paints_what_the_ranks_own_does(kind: Kind) -> None:
+    images = {}
+    for gpus in (0, 1):
+        environment = {"condition_side": 64, "reference_side": 64, "gpus": gpus}
+        policy = make(kind, device="cuda:0", guidance_scale=3.0, environment=environment)
+        assert {one.device.index for one in policy.module.parameters()} == {0}
+        parts = (policy._environment._transformer, policy._environment._pipeline.vae)
+        assert {one.device.index for part in parts for one in part.parameters()} == {gpus}
+        images[gpus] = rolled_out(policy).images
+        images[gpus, "held out"] = policy.generate(policy.module, PROMPTS, [1, 2, 3])
+    assert np.array_equal(images[0], images[1])
+    assert np.array_equal(images[0, "held out"], images[1, "held out"])
 
 
 # What is refused --------------------------------------------------------------------------------

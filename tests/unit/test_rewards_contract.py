@@ -113,7 +113,7 @@ def test_scores_are_in_range_and_labelled(scorer):
     images = [*batch.images, noise]
     count = len(images)
     known = {"target": "CAT", "completion": "a cat", "tag": "counting"}
-    known |= batch.metadata[0] if scorer.name in ("mmmg", "scene_graph") else {}
+    known |= batch.metadata[0] if scorer.name in ("mmmg", "scene_graph", "scene_edit") else {}
     metadata = [known | {"include": [{"class": "circle", "count": 2}]}] * count
     scores = scorer.score(
         ScoreBatch(images, ["x"] * count, metadata, [0] * count, source_images=images)
@@ -136,8 +136,8 @@ def test_unusable_input_is_missing_and_never_raises(scorer):
     metadata = [{}, {"target": None}, {"target": " "}]
     scores = scorer.score(ScoreBatch(images, ["a"] * 3, metadata, [0, 0, 0]))
     assert all(isinstance(score, float | Missing) for score in scores.values)
-    asking = ("ocr", "vlm_ocr", "edit_quality", "geneval", "format", "length", "mmmg")
-    if scorer.name in (*asking, "scene_graph"):
+    asking = ("ocr", "vlm_ocr", "complex_edit", "geneval", "format", "length", "mmmg")
+    if scorer.name in (*asking, "scene_graph", "scene_edit"):
         assert all(isinstance(score, Missing) for score in scores.values)
 
 

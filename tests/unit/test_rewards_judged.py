@@ -1,7 +1,5 @@
 """Rewards that ask a judge: published values, and Missing where there is no answer."""
 
-import re
-
 import pytest
 from PIL import Image
 
@@ -11,7 +9,6 @@ from atelier.config.rewards import RewardsConfig
 from atelier.errors import ConfigError
 from atelier.rewards import Missing, ScoreBatch
 from atelier.rewards.registry import JUDGED
-from atelier.rewards.scorers.edit_quality import combined
 from atelier.rewards.scorers.judges import SharedJudge
 from atelier.rewards.scorers.pairs import Pair, pairs_of, tallies
 from atelier.rewards.service.served import ServedReward
@@ -257,74 +254,6 @@ def test_an_edit_is_asked_about_by_facts(gate, score):
 def test_an_edit_without_questions_has_no_score(metadata):
     scores = made("edit_yes_no", SureJudge(), about="facts").score(batch_of(1, [metadata]))
     assert "metadata following" in scores.values[0].reason
-
-
-# edit_quality ------------------------------------------------------------------------------------
-
-
-def marks(following, preservation, quality):
-    """A judge of edits with these marks, one a measurement."""
-
-    def says(question):
-        if len(question.images) == 1:
-            return [f'{{"reasoning": "x", "perceptual_quality": "{one}"}}' for one in quality]
-        return [
-            f'{{"reasoning": "x", "instruction_following": "{a}", "identity_preservation": "{b}"}}'
-            for a, b in zip(following, preservation, strict=True)
-        ]
-
-    return ScriptedJudge(says)
-
-
-def edited(judge, **settings):
-    sources = [Image.new("RGB", (99, 8))]
-    scores = made("edit_quality", judge, **settings).score(batch_of(1, sources=sources))
-    return scores.values[0], scores.details[0]
-
-
-def test_the_published_edit_reward():
-    """Golden value 11 of spec qwen 11: IF 7, PQ 8 -> 0.74, whatever IP is."""
-    score, detail = edited(marks([7], [3], [8]))
-    assert score == pytest.approx(0.74)
-    assert detail["identity_preservation"] == 3
-
-
-@pytest.mark.parametrize(
-    ("runs", "means", "overall"),
-    [
-        (([8, 10], [9, 7], [9, 8]), (9, 8, 8.5), 8.5),
-        (([3, 5, 4], [10, 8, 9], [6, 6, 9]), (4, 9, 7), 20 / 3),
-    ],
-)
-def test_marks_are_means_over_measurements(runs, means, overall):
-    """Golden value 11 of spec qwen 11."""
-    _, detail = edited(marks(*runs))
-    names = ("instruction_following", "identity_preservation", "perceptual_quality")
-    assert tuple(detail[name] for name in names) == means
-    assert detail["overall"] == pytest.approx(overall)
-
-
-@pytest.mark.parametrize(("gate", "score"), [("none", 1.0), ("product", 0.0), ("min", 0.0)])
-def test_an_image_that_was_not_edited_has_nothing_of_its_preservation(gate, score):
-    config = made("edit_quality", SilentJudge(), if_weight=0, ip_weight=1, pq_weight=0).config
-    config = config.model_copy(update={"ip_gate": gate})
-    assert combined(config, 0, 10, 10) == score
-    assert combined(config, 10, 10, 0) == 1
-
-
-def test_an_edit_is_shown_with_its_source_and_judged_alone():
-    judge = marks([7], [3], [8])
-    edited(judge)
-    shown = [[image.width for image in one.images] for one in judge.asked]
-    assert shown == [[99, 1], [1]]
-    assert "prompt 0" in judge.asked[0].prompt
-    assert not any(re.search(r"\{prompt\}", one.prompt) for one in judge.asked)
-
-
-def test_one_unreadable_mark_is_no_score():
-    score, detail = edited(marks([7], [11], [8]))
-    assert isinstance(score, Missing)
-    assert len(detail["judge"]) == 2
 
 
 # At an endpoint ----------------------------------------------------------------------------------

@@ -16,13 +16,13 @@ from atelier.rewards.registry import JUDGED
 from atelier.rewards.scorers.judges import SharedJudge
 from tests.support.judge_endpoint import dropped, error, judge_endpoint, said
 
-NAMES = ("unified_reward_think", "unified_reward", "vlm_ocr", "edit_quality")
+NAMES = ("unified_reward_think", "unified_reward", "vlm_ocr", "complex_edit")
 MB = 1_000_000
 ANSI = "\x1b[31m{}\x1b[0m"
 HTML = "<!doctype html><html><body><h1>502 Bad Gateway</h1></body></html>"
 IMAGE_1, IMAGE_2 = (f"<answer>Image {one} is better</answer>" for one in (1, 2))
 ALIGNED = {"reasoning": "x", "instruction_following": "7", "identity_preservation": "9"}
-QUALITY = {"reasoning": "x", "perceptual_quality": "8"}
+QUALITY = {"perceptual_quality": "8"}
 
 
 @contextmanager
@@ -72,7 +72,7 @@ def right(name):
     """What a good judge says: the answer to a call of this reward."""
 
     def says(call):
-        if name == "edit_quality":
+        if name == "complex_edit":
             return ALIGNED if "instruction_following" in call.prompt else QUALITY
         return {"unified_reward_think": IMAGE_1, "unified_reward": "Final Score: 4"}.get(
             name, "HELLO"
@@ -86,7 +86,7 @@ def as_text(said_):
 
 
 def expected(name):
-    return {"unified_reward_think": 0.5, "unified_reward": 0.8, "vlm_ocr": 1.0}.get(name, 0.74)
+    return {"unified_reward_think": 0.5, "unified_reward": 0.8, "vlm_ocr": 1.0}.get(name, 0.637)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -192,7 +192,7 @@ UNREADABLE = {
         f"Final Score (1-{'9' * MB}): 4",
         "[" * MB,
     ],
-    "edit_quality": [
+    "complex_edit": [
         json.dumps({**ALIGNED, **QUALITY, "instruction_following": "11"}).replace('"8"', '"11"'),
         json.dumps({**ALIGNED, **QUALITY}) + json.dumps({"reasoning": "other"}),
         json.dumps({**ALIGNED, **QUALITY})[:-1],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -66,6 +66,7 @@ def run_trainer(
     settings: RunConfig,
     missing_every: int = 0,
     policy: ToyTokenPolicy | None = None,
+    prompts: Sequence[Prompt] = PROMPTS,
 ) -> list[dict]:
     run = RunDirectory(root)
     policy = policy or ToyTokenPolicy(settings.train.seed)
@@ -83,10 +84,10 @@ def run_trainer(
     session.start(engine)
     try:
         with RewardSet([Reward(Brightness(missing_every))]) as rewards:
-            collector = Collector(settings, policy, rewards, WORLD, PROMPTS)
+            collector = Collector(settings, policy, rewards, WORLD, prompts)
             algorithm = Grpo.of(settings)
             learner = Learner(settings, policy, algorithm, engine, session, journal, WORLD)
-            Trainer(settings, collector, learner, session, journal, WORLD, PROMPTS).run()
+            Trainer(settings, collector, learner, session, journal, WORLD, prompts).run()
     finally:
         journal.close()
     return rows(run)
@@ -178,6 +179,29 @@ def test_a_run_keeps_the_best_and_worst_images_of_some_steps(
     none = RunConfig.model_validate({**settings.model_dump(), "tracking": {"samples_every": 0}})
     assert run_trainer(tmp_path / "none", none, missing_every=4) == history
     assert not RunDirectory(tmp_path / "none").samples.exists()
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_a_curriculum_goes_on_where_it_was(tmp_path: Path, monkeypatch, ahead: bool) -> None:
+    """Also with images sampled ahead: the first step of a level has prompts of it, and no step
+    before it has."""
+    prompts = [
+        Prompt(i, 0, f"prompt {i}", {"curriculum": {"bin": 1 + i // 8, "cell": f"cell {i // 8}"}})
+        for i in range(16)
+    ]
+    own = config(one_step_off=ahead, in_flight="store").model_dump()
+    own["data"]["curriculum"] |= {"scores": "scores.jsonl", "levels": 2}
+    settings = RunConfig.model_validate(own)
+    history = run_trainer(tmp_path / "whole", settings, prompts=prompts)
+    assert [row["curriculum/level"] for row in history] == [1] * 10 + [2] * 10
+    assert all(row["curriculum/bin_1"] == 1 for row in history[:10])
+    harder = [row["curriculum/bin_2"] for row in history[10:]]
+    assert sum(harder) == pytest.approx(5, abs=1)  # epochs of 16 prompts, of which 8 are harder
+    assert history[0]["curriculum/cell/cell_0"] == 1
+
+    with stopped_at(monkeypatch, 13):
+        run_trainer(tmp_path / "parts", settings, prompts=prompts)
+    assert run_trainer(tmp_path / "parts", settings, prompts=prompts) == history
 
 
 def test_a_group_with_too_few_scores_teaches_nothing_and_is_counted(tmp_path: Path) -> None:

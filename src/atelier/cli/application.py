@@ -6,6 +6,7 @@ import click
 
 from atelier import __version__
 from atelier.cli import (
+    complex_edit,
     configuration,
     judges,
     machine,
@@ -37,6 +38,7 @@ _MODULES = (
     results,
     paircomp,
     mmmg,
+    complex_edit,
     retention,
     rewards,
     judges,

@@ -41,7 +41,7 @@ def plan_table(plan: Plan, prompts: PromptsHere | None = None) -> str:
         ("updates", f"{plan.updates:,}", ""),
         ("images rolled out", f"{plan.images:,}", "at most" if plan.images_a_sample > 1 else ""),
         ("scores", f"{plan.reward_calls:,}", "one an image and reward"),
-        ("judge calls", f"{plan.judge_calls:,}", "questions to judges, without repairs and cache"),
+        ("judge calls", f"{plan.judge_calls:,}", "without repairs and cache"),
         (
             "images evaluated",
             f"{plan.evaluation_images:,}",
@@ -151,6 +151,9 @@ def _memory_rows(plan: Plan) -> list[Row]:
     for phase, terms in memory.phases.items():
         rows += [(f"  {name}", _bytes(size), phase) for name, size in terms.items() if size]
     rows += [(f"  {name}", _bytes(size), "main memory") for name, size in memory.host.items()]
+    if memory.painter:
+        rows.append(("memory a painting GPU", f"~{_bytes(memory.painter_peak)}", "at its peak"))
+        rows += [(f"  {name}", _bytes(size), "") for name, size in memory.painter.items()]
     return rows
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
+from atelier.config.paths import from_root, is_file
 from atelier.config.qwen import TEXT_WINDOW
 from atelier.config.schema import RunConfig
 
@@ -19,6 +20,12 @@ def completion_rejections(config: RunConfig) -> Rejections:
     """Field and reason."""
     yield from _conditioning_rejections(config)
     yield from _shuffling_rejections(config)
+    adapter = config.rollout.environment.adapter
+    if adapter is not None and not is_file(from_root(adapter)):
+        yield (
+            "rollout.environment.adapter",
+            f"there is no file {adapter}; download it, and name it here",
+        )
     if config.rollout.kind == "edit":
         painted, coded = config.rollout.environment.dtype, config.policy.vae.dtype
         if painted != coded:
@@ -31,12 +38,20 @@ def completion_rejections(config: RunConfig) -> Rejections:
 
 def completion_warnings(config: RunConfig) -> Rejections:
     """Field and what is to be known before a run begins."""
-    if config.policy.family == "qwen":
+    if config.policy.family != "qwen":
+        return
+    environment = config.rollout.environment
+    if environment.preset == "lightning" and environment.adapter is None:
         yield (
-            "export.formats",
-            "a text encoder that writes cannot be exported yet: a run is trained and evaluated, "
-            "and ends at its export stage with all of that kept",
+            "rollout.environment.adapter",
+            "null: the noise levels of preset lightning are for a transformer with its distilled "
+            "LoRA, and images of another one are poor; download that file, and name it here",
         )
+    yield (
+        "export.formats",
+        "a text encoder that writes cannot be exported yet: a run is trained and evaluated, "
+        "and ends at its export stage with all of that kept",
+    )
 
 
 def _conditioning_rejections(config: RunConfig) -> Rejections:

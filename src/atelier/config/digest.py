@@ -13,7 +13,7 @@ from atelier.config.schema import RunConfig
 # The part of `evaluation` that shapes training: what the trainer generates periodically.
 _PERIODIC = frozenset(
     {"suite", "periodic_prompts", "images_per_prompt", "num_inference_steps", "guidance_scale"}
-    | {"seed", "micro_batch_size", "ocr", "yes_no", "paircomp", "editing", "mmmg"}
+    | {"seed", "micro_batch_size", "ocr", "yes_no", "paircomp", "editing", "mmmg", "complex_edit"}
 )
 _EVERYTHING = None
 _TRAIN: dict[str, frozenset[str] | None] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 def counted(number: int, what: str) -> str:
     """`1 micro-batch`, `2 micro-batches`."""
-    ending = "" if number == 1 else "es" if what.endswith("h") else "s"
+    ending = "" if number == 1 else "es" if what.endswith(("h", "s")) else "s"
     return f"{number} {what}{ending}"
 
 

@@ -125,8 +125,16 @@ class JudgeConfig(Placed):
     longest_side: PositiveInt | None = Field(
         None, description="Images with a longer side are made smaller, to it; default: sent whole."
     )
+    image_detail: Literal["low", "high", "auto"] | None = Field(
+        None, description="How closely OpenAI's models look at images; default: not sent."
+    )
     measurements: PositiveInt = Field(
         1, description="Times each question is asked; the answer is the mean."
+    )
+    choices: PositiveInt = operational(
+        1,
+        "Measurements that one call asks for (`n`); its images are sent, and paid for, once. At "
+        "most as many as measurements.",
     )
     min_measured_share: Annotated[float, Field(gt=0, le=1)] = Field(
         0.5, description="Share of the measurements that must be readable, else it is missing."
@@ -162,6 +170,11 @@ class JudgeConfig(Placed):
             )
         yield from self._parameter_conflicts()
         yield from self._server_conflicts()
+        if self.choices > self.measurements:
+            yield (
+                "choices",
+                f"{self.choices} of a call, but only {self.measurements} measurement(s) are made",
+            )
         if self.timeout > self.deadline:
             yield "timeout", f"{self.timeout:g} s is more than the deadline of {self.deadline:g} s"
         yield from self._budget_conflicts()

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
 from pydantic import ValidationError
 
 from atelier.config.memory.estimate import Memory
-from atelier.config.placement import judges_share
+from atelier.config.placement import judges_share, painting_gpus, ranks_with_gpus
 from atelier.config.plan import plan
 from atelier.config.schema import RunConfig
 from atelier.errors import AtelierError
@@ -18,12 +20,28 @@ from atelier.errors import AtelierError
 GIBIBYTE = 2**30
 MARGIN = 1.1  # CUDA's context, fragments of the allocator, kernels' workspaces
 MOST_TOGETHER = 3
+_PAINTING = "rollout.environment.gpus"
 
 Settings = Mapping[str, Any]
 
 
+@dataclass(frozen=True)
+class Room:
+    """GiB that a rank's GPU and one that only paints have for it."""
+
+    rank: float
+    painter: float
+
+    def fits(self, memory: Memory) -> bool:
+        return (
+            memory.peak * MARGIN <= self.rank * GIBIBYTE
+            and memory.painter_peak * MARGIN <= self.painter * GIBIBYTE
+        )
+
+
 def fitting(config: RunConfig, gibibytes: float) -> list[str]:
-    """Lines that say whether a rank fits a GPU of so much memory, and else what to set.
+    """Lines that say whether a rank fits a GPU of so much memory, and those it paints with fit
+    another, and else what to set.
 
     The settings that make it fit come first, those that cost least before the others; without one,
     the cheapest few together.
@@ -31,29 +49,43 @@ def fitting(config: RunConfig, gibibytes: float) -> list[str]:
     now = _memory(config, {})
     if now is None:
         return ["cannot say whether it fits: the model is not here, and its sizes are not known"]
-    verdict = (
-        f"the peak of {now.peak / GIBIBYTE:.1f} GiB, with 10 % for what is not counted "
-        f"{now.peak * MARGIN / GIBIBYTE:.1f} GiB"
-    )
-    whole, gibibytes = gibibytes, gibibytes * (1 - judges_share(config))
-    if gibibytes < whole:
-        verdict += f", beside judges that take {whole - gibibytes:.1f} GiB of the same GPU"
-    if _fits(now, gibibytes):
-        return [f"fits {whole:g} GiB: {verdict}"]
+    room = Room(gibibytes * (1 - judges_share(config)), gibibytes)
+    verdict = _verdict(now, room)
+    if room.fits(now):
+        return [f"fits {gibibytes:g} GiB: {verdict}"]
     alone = [(one, found) for one in _ways(config) if (found := _memory(config, one))]
-    lower = [(one, found) for one, found in alone if found.peak < now.peak]
-    fits = _first_of_each([pair for pair in lower if _fits(pair[1], gibibytes)])
-    helping = _first_of_each([pair for pair in reversed(lower) if not _fits(pair[1], gibibytes)])
+    lower = [(one, found) for one, found in alone if _is_lower(found, now, room)]
+    fits = _first_of_each([pair for pair in lower if room.fits(pair[1])])
+    helping = _first_of_each([pair for pair in reversed(lower) if not room.fits(pair[1])])
     helping = [pair for pair in helping if not any(pair[0].keys() == one.keys() for one, _ in fits)]
-    fits = fits or _together(config, [one for one, _ in lower], gibibytes)
-    lines = [f"does not fit {whole:g} GiB: {verdict}"]
-    lines += [_line("fits with", one, found) for one, found in fits]
-    lines += [_line("lower with", one, found) for one, found in reversed(helping)]
+    fits = fits or _together(config, [one for one, _ in lower], room)
+    lines = [f"does not fit {gibibytes:g} GiB: {verdict}"]
+    lines += [_line("fits with", one, found, config) for one, found in fits]
+    lines += [_line("lower with", one, found, config) for one, found in reversed(helping)]
     if not fits:
         lines.append(
             "nothing that the plan knows makes it fit, on so many GPUs and with this model"
         )
     return lines
+
+
+def _verdict(memory: Memory, room: Room) -> str:
+    text = (
+        f"the peak of {memory.peak / GIBIBYTE:.1f} GiB, with 10 % for what is not counted "
+        f"{memory.peak * MARGIN / GIBIBYTE:.1f} GiB"
+    )
+    if room.rank < room.painter:
+        text += f", beside judges that take {room.painter - room.rank:.1f} GiB of the same GPU"
+    if memory.painter:
+        text += f"; of a GPU that paints {memory.painter_peak * MARGIN / GIBIBYTE:.1f} GiB"
+    return text
+
+
+def _is_lower(found: Memory, now: Memory, room: Room) -> bool:
+    """Whether what has no room becomes less."""
+    if Room(room.rank, math.inf).fits(now):
+        return found.painter_peak < now.painter_peak
+    return found.peak < now.peak
 
 
 def _first_of_each(found: Sequence[tuple[Settings, Memory]]) -> list[tuple[Settings, Memory]]:
@@ -81,19 +113,30 @@ def _ways(config: RunConfig) -> Iterator[Settings]:
         yield {"policy.text.dtype": "bfloat16"}
     if config.launch.engine == "deepspeed" and config.launch.zero_stage == 3:
         yield {"launch.offload": True}
+    if policy.family == "qwen" and config.rollout.kind != "edit":  # edits are painted one by one
+        painted = config.rollout.environment.micro_batch_size or size
+        for smaller in _smaller(painted):
+            yield {"rollout.environment.micro_batch_size": smaller}
     # Costs a fourth to a third of the replay's time; the smaller batches, the GPU's use.
-    for smaller in range(size - 1, 0, -1):
-        if size % smaller == 0:
-            yield {"rollout.micro_batch_size": smaller}
+    for smaller in _smaller(size):
+        yield {"rollout.micro_batch_size": smaller}
     if not policy.gradient_checkpointing:
         yield {"policy.gradient_checkpointing": True}
+    # Of all ranks, so that each has another GPU to itself.
+    if policy.family == "qwen" and ranks_with_gpus(config) > painting_gpus(config):
+        yield {_PAINTING: config.launch.processes}
     # Last: it is another training, of less.
     if policy.trainable == "full":
         yield {"policy.trainable": "lora"}
 
 
+def _smaller(size: int) -> Iterator[int]:
+    """Its divisors below it, the largest first."""
+    return (one for one in range(size - 1, 0, -1) if size % one == 0)
+
+
 def _together(
-    config: RunConfig, lower: Sequence[Settings], gibibytes: float
+    config: RunConfig, lower: Sequence[Settings], room: Room
 ) -> list[tuple[Settings, Memory]]:
     """The first few that fit together: of those that lower the peak alone before those that only
     help beside others, such as slicing once the replay is small."""
@@ -104,7 +147,7 @@ def _together(
             if len(settings) < count:  # two sizes of a micro-batch
                 continue
             found = _memory(config, settings)
-            if found is not None and _fits(found, gibibytes):
+            if found is not None and room.fits(found):
                 return [(settings, found)]
     return []
 
@@ -124,12 +167,11 @@ def _memory(config: RunConfig, settings: Settings) -> Memory | None:
         return None
 
 
-def _fits(memory: Memory, gibibytes: float) -> bool:
-    return memory.peak * MARGIN <= gibibytes * GIBIBYTE
-
-
-def _line(verdict: str, settings: Settings, memory: Memory) -> str:
+def _line(verdict: str, settings: Settings, memory: Memory, config: RunConfig) -> str:
     """As it is typed."""
     typed = " ".join(f"--set {key}={str(value).lower()}" for key, value in settings.items())
     other = " (an adapter is trained, and not the whole)" if "policy.trainable" in settings else ""
+    if _PAINTING in settings:
+        more = settings[_PAINTING] - painting_gpus(config)
+        other += f" ({more} GPUs more, {memory.painter_peak / GIBIBYTE:.1f} GiB each)"
     return f"  {verdict:<10}  {typed}: {memory.peak / GIBIBYTE:.1f} GiB{other}"

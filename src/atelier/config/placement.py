@@ -1,7 +1,8 @@
 """Which GPUs the trainer's ranks and the managed servers compute on.
 
-The trainer has the first ones, one a rank. Servers with GPUs of their own come behind it, in the
-order of the configuration; those that share compute on the trainer's first ones.
+The trainer has the first ones, one a rank, and those that only paint for its ranks
+(rollout.environment.gpus) behind them. Servers with GPUs of their own follow, in the order of the
+configuration; those that share compute on the ranks' first ones.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from atelier.config.divisors import counted, nearest_divisors
 from atelier.config.judge import JudgeConfig
 from atelier.config.paths import from_root
 from atelier.config.rewards import JudgedSection
@@ -20,9 +22,10 @@ LARGEST_ON_CPU = 10**9  # bytes of weights that still answer in seconds
 
 @dataclass(frozen=True)
 class Placements:
-    """GPUs by name: of the ranks, one each, and of every server by its label."""
+    """GPUs by name: of the ranks, one each; that paint for them; of every server by its label."""
 
     trainer: tuple[str, ...]
+    painters: tuple[str, ...]
     servers: Mapping[str, tuple[str, ...]]
 
 
@@ -41,16 +44,29 @@ def managed_servers(config: RunConfig) -> Iterator[tuple[str, Placed]]:
                 yield f"{label}-{index}", section
 
 
+def ranks_with_gpus(config: RunConfig) -> int:
+    """Ranks that compute on a GPU each, where there are any."""
+    return config.launch.processes if config.launch.device != "cpu" else 0
+
+
+def painting_gpus(config: RunConfig) -> int:
+    """GPUs that paint and do nothing else."""
+    is_apart = config.policy.family == "qwen" and config.launch.device != "cpu"
+    return config.rollout.environment.gpus if is_apart else 0
+
+
 def gpus_wanted(config: RunConfig) -> int:
-    """How many GPUs a run computes on: its ranks', unless they are on the CPU, and its servers'."""
-    ranks = config.launch.processes if config.launch.device != "cpu" else 0
-    return ranks + sum(section.server.gpus for _, section in managed_servers(config))
+    """How many GPUs a run computes on: its ranks', unless they are on the CPU, those that paint for
+    them, and its servers'."""
+    servers = sum(section.server.gpus for _, section in managed_servers(config))
+    return ranks_with_gpus(config) + painting_gpus(config) + servers
 
 
 def place(config: RunConfig, gpus: Sequence[str]) -> Placements:
     """Deal out `gpus`: `gpus_wanted` of them, or none on a machine without."""
-    ranks = config.launch.processes if config.launch.device != "cpu" else 0
-    trainer, left = tuple(gpus[:ranks]), list(gpus[ranks:])
+    ranks, painting = ranks_with_gpus(config), painting_gpus(config)
+    trainer, painters = tuple(gpus[:ranks]), tuple(gpus[ranks : ranks + painting])
+    left = list(gpus[ranks + painting :])
     servers: dict[str, tuple[str, ...]] = {}
     for label, section in managed_servers(config):
         if section.server.share_gpus:
@@ -58,7 +74,7 @@ def place(config: RunConfig, gpus: Sequence[str]) -> Placements:
         else:
             servers[label] = tuple(left[: section.server.gpus])
             del left[: section.server.gpus]
-    return Placements(trainer, servers)
+    return Placements(trainer, painters, servers)
 
 
 def placement_rows(config: RunConfig) -> list[tuple[str, str, str]]:
@@ -70,6 +86,9 @@ def placement_rows(config: RunConfig) -> list[tuple[str, str, str]]:
     if config.launch.device == "auto":
         remark += "; where there is no GPU, on the CPU"
     rows = [("trainer", _named(placed.trainer), remark)]
+    if placed.painters:
+        each = ranks // len(placed.painters)
+        rows.append(("painting", _named(placed.painters), f"for {counted(each, 'rank')} each"))
     for label, section in managed_servers(config):
         rows.append((label, _named(placed.servers[label]), _remark(section)))
     return rows
@@ -77,6 +96,7 @@ def placement_rows(config: RunConfig) -> list[tuple[str, str, str]]:
 
 def placement_conflicts(config: RunConfig) -> Iterator[tuple[str, str]]:
     """Key and problem of what cannot be placed so."""
+    yield from _painting_conflicts(config)
     shared = 0.0
     ports: dict[int, str] = {}
     for label, section in managed_servers(config):
@@ -101,6 +121,24 @@ def placement_conflicts(config: RunConfig) -> Iterator[tuple[str, str]]:
                     f"{key}.vllm.gpu_memory_share",
                     f"judges that share the trainer's GPUs would take {shared:.0%} of one",
                 )
+
+
+def _painting_conflicts(config: RunConfig) -> Iterator[tuple[str, str]]:
+    key, gpus, ranks = "rollout.environment.gpus", painting_gpus(config), config.launch.processes
+    if config.launch.device == "cpu" and config.rollout.environment.gpus:
+        yield key, "are GPUs, and launch.device is cpu; use 0"
+    elif gpus > ranks:
+        yield (
+            key,
+            f"{gpus} for {counted(ranks, 'process')} (launch.processes): a rank paints on one; "
+            f"at most {ranks}",
+        )
+    elif gpus and ranks % gpus:
+        yield (
+            key,
+            f"{gpus} cannot be shared equally by {ranks} processes (launch.processes); "
+            f"{nearest_divisors(ranks, gpus)} works",
+        )
 
 
 def judges_share(config: RunConfig) -> float:

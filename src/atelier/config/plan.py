@@ -6,6 +6,7 @@ work is refused with the names of the fields that make it so, all of them at onc
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -59,7 +60,7 @@ class Plan:
     updates: int
     images: int  # sampled to train on; at most
     reward_calls: int  # scores asked for: images x rewards; at most, where groups are resampled
-    judge_calls: int  # questions to judges for them, each measurement counted; at most, likewise
+    judge_calls: int  # to judges for them, without repairs and cache; at most, likewise
     evaluations: int  # periodic ones
     evaluation_images: int  # baseline, periodic, final
     rollout_passes: int  # through the model, or token steps; at most
@@ -152,7 +153,8 @@ def _questions_an_image(config: RunConfig) -> Iterator[float]:
     for section in config.rewards.sections().values():
         if isinstance(section, JudgedSection):
             questions = section.questions_an_image(config.rollout.group_size)
-            yield questions * config.judges[section.judge].measurements
+            judge = config.judges[section.judge]
+            yield questions * math.ceil(judge.measurements / judge.choices)
 
 
 def _warnings(config: RunConfig, ranks: int, facts: Facts | None) -> Iterator[tuple[str, str]]:

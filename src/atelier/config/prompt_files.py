@@ -1,4 +1,5 @@
-"""Which files a run's prompts are in: those it names, or those of a folder it names.
+"""Which files a run's prompts are in, and which say how easy they are: those it names, or those of
+a folder it names.
 
 Folders are laid out as Flow-GRPO and MM-GRPO have theirs: a training and a held-out file of known
 names (spec flow 4.3).
@@ -6,6 +7,7 @@ names (spec flow 4.3).
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -23,23 +25,26 @@ PromptFormat = Literal[
     "janus_sft",
     "janus_sft_edit",
     "mmmg",
+    "complex_edit",
 ]
 PromptSource = Literal["scenes", PromptFormat]
 PAIR_SOURCES = ("paircomp", "focusdiff")
-EDIT_SOURCES = ("janus_edit", "janus_sft_edit")
+EDIT_SOURCES = ("janus_edit", "janus_sft_edit", "complex_edit")
 # Formats that carry no text to be read in the image.
 WITHOUT_TARGET = (
     *("plain", "geneval", "unigenbench", "janus_sft", "mmmg"),
     *PAIR_SOURCES,
     *EDIT_SOURCES,
 )
-Part = Literal["train", "heldout", "unpaired"]
+_SHARD = re.compile(r"(?P<name>.+)-\d{5}-of-(?P<count>\d{5})\.parquet")
+Part = Literal["train", "heldout", "unpaired", "scores"]
 
 # The key of the section `data` that names each file.
 KEYS: dict[Part, str] = {
     "train": "path",
     "heldout": "heldout_path",
     "unpaired": "unpaired_path",
+    "scores": "curriculum.scores",
 }
 
 # data.source: the training and the held-out file of a folder. Other formats come as single files.
@@ -48,6 +53,13 @@ FOLDER_FILES: dict[str, dict[Part, str]] = {
     "plain": {"train": "train.txt", "heldout": "test.txt"},
     "geneval": {"train": "train_metadata.jsonl", "heldout": "test_metadata.jsonl"},
 }
+
+
+class NamedScores(Protocol):
+    """What the section `data.curriculum` says of files."""
+
+    @property
+    def scores(self) -> str | None: ...
 
 
 class NamedPaths(Protocol):
@@ -63,6 +75,8 @@ class NamedPaths(Protocol):
     def heldout_path(self) -> str | None: ...
     @property
     def unpaired_path(self) -> str | None: ...
+    @property
+    def curriculum(self) -> NamedScores: ...
 
 
 def prompt_files(data: NamedPaths) -> dict[Part, Path]:
@@ -84,7 +98,23 @@ def prompt_files(data: NamedPaths) -> dict[Part, Path]:
             files["heldout"] = beside
     if data.unpaired_path is not None:
         files["unpaired"] = Path(data.unpaired_path)
+    if data.curriculum.scores is not None:
+        files["scores"] = Path(data.curriculum.scores)
     return files
+
+
+def named_files(data: NamedPaths) -> list[tuple[Part, Path]]:
+    """Part and path of every file of `prompt_files`, all shards of one among them."""
+    return [(part, one) for part, file in prompt_files(data).items() for one in shards_of(file)]
+
+
+def shards_of(path: Path) -> list[Path]:
+    """The files that are one with it, as Hugging Face names them: NAME-00000-of-00002.parquet."""
+    match = _SHARD.fullmatch(path.name)
+    if match is None:
+        return [path]
+    name, count = match["name"], int(match["count"])
+    return [path.with_name(f"{name}-{one:05d}-of-{count:05d}.parquet") for one in range(count)]
 
 
 def can_be_had(path: Path) -> bool:

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from atelier.config.policy_parts import Dtype
-from atelier.config.sections import PositiveInt, Section
+from atelier.config.sections import PositiveInt, Section, operational
 
 TemplateName = Literal["stock", "planning", "own"]
 PresetName = Literal["pipeline", "released", "lightning"]
@@ -60,6 +60,11 @@ class EnvironmentConfig(Section):
     )
     dtype: Dtype = Field(
         "float32", description="Dtype the frozen transformer is held and computes in."
+    )
+    gpus: Annotated[int, Field(ge=0, le=256)] = operational(
+        0,
+        "GPUs that paint and do nothing else, behind those of the trainer, each for as many ranks; "
+        "0: each rank's own GPU paints.",
     )
     micro_batch_size: PositiveInt | None = Field(
         None,

@@ -14,15 +14,16 @@ from atelier.config.paths import from_root
 from atelier.config.placement import managed_servers, placement_conflicts
 from atelier.config.policy_rules import policy_rejections
 from atelier.config.prompt_files import (
+    EDIT_SOURCES,
     FOLDER_FILES,
     KEYS,
     WITHOUT_TARGET,
     can_be_had,
-    prompt_files,
+    named_files,
 )
 from atelier.config.rewards import JudgedSection, RewardsConfig
 from atelier.config.schema import RolloutConfig, RunConfig, WindowConfig
-from atelier.config.suite_rules import has_graphs, suite_rejections
+from atelier.config.suite_rules import has_edits, has_graphs, licence_rejections, suite_rejections
 from atelier.config.token_rules import token_rejections
 from atelier.config.whole_groups import comparing_rewards, images_together
 from atelier.environments import DECLARED
@@ -256,6 +257,7 @@ def _reward_rejections(config: RunConfig) -> Rejections:
         if getattr(config.rewards, name) is not None and _no_target(config):
             yield f"rewards.{name}", f"needs a text to look for, and {_no_target(config)} has none"
     yield from _graph_rejections(config)
+    yield from _edit_rejections(config)
     for key, function in _named_functions(config.rewards):
         if problem := function_problem(function):
             yield key, problem
@@ -269,6 +271,17 @@ def _graph_rejections(config: RunConfig) -> Rejections:
         yield "rewards.mmmg", "needs knowledge graphs: data.source mmmg, or data.scene_task graph"
     if config.rewards.scene_graph is not None and not (is_graph and data.source == "scenes"):
         yield "rewards.scene_graph", "needs graphs of scenes: data.scene_task graph"
+
+
+def _edit_rejections(config: RunConfig) -> Rejections:
+    """Rewards of edits beside prompts that are none."""
+    data = config.data
+    is_edit = has_edits(data, data.source)
+    if config.rewards.complex_edit is not None and not is_edit and data.source != "deepgen":
+        sources = " or ".join(EDIT_SOURCES)
+        yield "rewards.complex_edit", f"needs edits: data.source {sources}, or data.scene_task edit"
+    if config.rewards.scene_edit is not None and not (is_edit and data.source == "scenes"):
+        yield "rewards.scene_edit", "needs edits of scenes: data.scene_task edit"
 
 
 def _named_functions(rewards: RewardsConfig) -> Iterator[tuple[str, str]]:
@@ -330,17 +343,25 @@ def _environment_rejections(config: RunConfig) -> Rejections:
 
 def _data_rejections(config: RunConfig) -> Rejections:
     data = config.data
-    for part, file in prompt_files(data).items():
+    for part, file in named_files(data):
         if not can_be_had(file):
             source = data.heldout_source if part == "heldout" else data.source
             folder = FOLDER_FILES.get(source or data.source, {}).get(part, file.name)
             hint = f", and no folder with {folder}" if file.name != folder else ""
             yield f"data.{KEYS[part]}", f"there is no file {file}{hint}"
+    curriculum = data.curriculum
+    if curriculum.scores is not None and curriculum.levels > config.train.steps:
+        yield (
+            "data.curriculum.levels",
+            f"{curriculum.levels} levels in train.steps {config.train.steps}: have no more levels "
+            "than steps",
+        )
     if config.train.prompts_per_step > data.train_prompts:
         yield (
             "train.prompts_per_step",
             f"{config.train.prompts_per_step} is more than data.train_prompts {data.train_prompts}",
         )
+    yield from licence_rejections(data)
     yield from suite_rejections(config)
 
 

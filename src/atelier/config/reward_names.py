@@ -19,6 +19,7 @@ _OURS = {
     "textocr": "ocr",
     "vqascore": "yes_no",
     "internvl": "yes_no",
+    "editquality": "complex_edit",
 }
 _CLOSE = 0.75  # as alike as a slip of the hand leaves them
 

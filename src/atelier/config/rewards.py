@@ -11,6 +11,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, JsonValue
 
+from atelier.config.complex_edit import ComplexEditMeasure
 from atelier.config.mmmg import MmmgMeasure
 from atelier.config.patterns import pattern_problem
 from atelier.config.regions import RegionsConfig
@@ -28,6 +29,7 @@ from atelier.config.servers import Few, Placed, Placement
 RewardName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,39}$")]
 FunctionName = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$")]
 Weight = Annotated[float, Field(ge=-1e6, le=1e6, allow_inf_nan=False)]
+Gate = Literal["none", "product", "min"]
 # The question that any prompt can be put into.
 SHOWS = "Does this image show {prompt}? Answer yes or no."
 
@@ -157,25 +159,18 @@ class UnifiedRewardThinkConfig(JudgedSection):
         return (group_size - 1) * (1.0 if self.both_orders else 0.5)
 
 
-class EditQualityConfig(JudgedSection):
+class ComplexEditConfig(JudgedSection, ComplexEditMeasure):
     """A judge's marks for an edited image, 0 to 10: instruction following (IF), identity
     preservation (IP), perceptual quality (PQ) (spec qwen 1.6, 3.2)."""
 
-    if_weight: Factor = Field(0.6, description="Weight of IF / 10.")
-    ip_weight: Factor = Field(0.0, description="Weight of IP / 10, behind its gate.")
-    pq_weight: Factor = Field(0.4, description="Weight of PQ / 10.")
-    ip_gate: Literal["none", "product", "min"] = Field(
+    if_weight: Factor = Field(0.4, description="Weight of IF / 10.")
+    ip_weight: Factor = Field(0.3, description="Weight of IP / 10, behind the gate.")
+    pq_weight: Factor = Field(0.3, description="Weight of PQ / 10, behind the gate.")
+    gate: Gate = Field(
         "product",
-        description="What IP / 10 counts as: itself; its product with IF / 10; the lesser of both. "
-        "An image that was not edited at all has IP 10.",
-    )
-    alignment_question: str | None = Field(
-        None,
-        description="Asked about source and edited image, for IF and IP; {prompt} is the "
-        "instruction. Default: Atelier's rubric.",
-    )
-    quality_question: str | None = Field(
-        None, description="Asked about the edited image, for PQ. Default: Atelier's rubric."
+        description="What IP / 10 and PQ / 10 count as: none: themselves (published); product: "
+        "times IF / 10; min: no more than IF / 10. An image that was not edited at all has IP 10 "
+        "and its source's PQ.",
     )
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
@@ -218,7 +213,7 @@ class EditYesNoConfig(JudgedSection, EditQuestions):
 
     following_weight: Factor = Field(1.0, description="Weight of following.")
     preserving_weight: Factor = Field(0.25, description="Weight of preserving.")
-    gate: Literal["none", "product", "min"] = Field(
+    gate: Gate = Field(
         "none",
         description="What preserving counts as: itself (published); its product with following; "
         "the lesser of both. A copy of the source preserves everything.",
@@ -231,6 +226,24 @@ class EditYesNoConfig(JudgedSection, EditQuestions):
 
     def questions_an_image(self, group_size: int) -> float:
         return 2 if self.about == "instruction" else 4  # about as many
+
+
+class SceneEditConfig(RewardSection):
+    """Whether an edit of a scene follows its instruction, and keeps the rest, by the exact checker
+    in the place of a judge."""
+
+    following_weight: Factor = Field(0.5, description="Weight of following.")
+    preserving_weight: Factor = Field(0.5, description="Weight of preserving.")
+    gate: Gate = Field(
+        "product",
+        description="What preserving counts as: itself; its product with following; the lesser of "
+        "both. A copy of the source preserves everything.",
+    )
+
+    def conflicts(self) -> Iterator[tuple[str, str]]:
+        yield from super().conflicts()
+        if not self.following_weight + self.preserving_weight:
+            yield "following_weight", "both weights are 0, so every score would be 0"
 
 
 class MmmgConfig(JudgedSection, MmmgMeasure):
@@ -407,8 +420,11 @@ class RewardsConfig(Section):
     edit_yes_no: EditYesNoConfig | None = Field(
         None, description="Whether an edit follows its instruction and keeps the rest."
     )
-    edit_quality: EditQualityConfig | None = Field(
-        None, description="A judge's marks for an edited image."
+    complex_edit: ComplexEditConfig | None = Field(
+        None, description="Complex-Edit: a judge's marks for an edited image."
+    )
+    scene_edit: SceneEditConfig | None = Field(
+        None, description="Following and preserving of edits of scenes, without a judge."
     )
     mmmg: MmmgConfig | None = Field(
         None, description="MMMG: the knowledge that a judge sees, times readability."

@@ -15,6 +15,10 @@ from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from atelier.config.completion import CompletionConfig, EvaluatedCompletions
+from atelier.config.complex_edit import ComplexEditMeasure, Licence
+from atelier.config.curriculum import CurriculumConfig
+from atelier.config.edit_levels import MOST, EditLevels, levels_of
+from atelier.config.gpu_waiting import GpuWaitConfig
 from atelier.config.ground_truth import GroundTruthConfig
 from atelier.config.judge import JudgeConfig, JudgeName
 from atelier.config.judged import judge_conflicts
@@ -41,6 +45,7 @@ from atelier.config.suite_rules import data_conflicts, suite_conflicts
 from atelier.config.tokens import EditingRolloutConfig, IntrospectionConfig, TokensConfig
 
 AdvantageUse = Literal["all", "positive_only", "negative_only", "one_only", "binary"]
+SuiteName = Literal["ocr", "scenes", "yes_no", "paircomp", "editing", "mmmg", "complex_edit"]
 BehaviourSchedule = Literal["follow", "ramp", "late_ramp"]
 
 
@@ -83,6 +88,16 @@ class DataConfig(Section):
         description="Tiers of difficulty that graphs are of, from the easiest of six "
         "(scene_task: graph).",
     )
+    edit_levels: EditLevels | None = Field(
+        None,
+        description="Levels of instructions, in turn: how many atomic edits, 1 to 8, one asks for; "
+        '"8", "1-8" or "1,3,5". Default: 1 of scenes (scene_task: edit), 1-8 of complex_edit.',
+    )
+    accept_licence: Licence | None = operational(
+        None,
+        "Licence of published data that you have read and keep to: cc-by-nc-4.0, for research and "
+        "other uses that are not commercial. Required for source complex_edit.",
+    )
     scene_pairs: Fraction = Field(
         0.0,
         description="Share of the prompts that come in pairs, two that differ in one thing "
@@ -91,6 +106,11 @@ class DataConfig(Section):
     train_prompts: PositiveInt = Field(2048, description="Training prompts to keep or generate.")
     heldout_prompts: PositiveInt = Field(256, description="Held-out prompts to keep or generate.")
     seed: NonNegativeInt = Field(0, description="Seed of the generated scenes and of the split.")
+    curriculum: CurriculumConfig = CurriculumConfig()
+
+    def levels_for(self, source: str) -> tuple[int, ...]:
+        """The levels of instructions of a source, ascending."""
+        return levels_of(self.edit_levels or ("1" if source == "scenes" else f"1-{MOST}"))
 
 
 LORA_TARGETS = {
@@ -531,14 +551,24 @@ class MmmgSuiteConfig(MmmgMeasure):
     )
 
 
+class ComplexEditSuiteConfig(ComplexEditMeasure):
+    """Suite complex_edit: marks of edited images, by level of instruction (spec qwen 3)."""
+
+    judge: str | None = Field(
+        None,
+        description="Which of `judges` is asked, none that is trained on; default: the exact "
+        "checker scores edits of scenes.",
+    )
+
+
 class EvaluationConfig(Section):
     """Held-out evaluation, before, during and after training."""
 
-    suite: Literal["ocr", "scenes", "yes_no", "paircomp", "editing", "mmmg"] = Field(
+    suite: SuiteName = Field(
         "ocr",
         description="ocr: words that are read in the images. scenes: facts that the exact checker "
         "finds. yes_no: what a judge says of any prompts. paircomp: pairs of captions. editing: "
-        "edited images. mmmg: knowledge graphs.",
+        "edited images. mmmg: knowledge graphs. complex_edit: edited images, by level.",
     )
     prompts: PositiveInt = Field(256, description="Held-out prompts of baseline and final.")
     periodic_prompts: PositiveInt = Field(64, description="Held-out prompts of a periodic one.")
@@ -563,6 +593,7 @@ class EvaluationConfig(Section):
     paircomp: PairCompConfig = PairCompConfig()
     editing: EditingConfig = EditingConfig()
     mmmg: MmmgSuiteConfig = MmmgSuiteConfig()
+    complex_edit: ComplexEditSuiteConfig = ComplexEditSuiteConfig()
     bootstrap_samples: Annotated[int, Field(ge=1, le=1_000_000)] = Field(
         10_000, description="Resamples of the paired bootstrap intervals."
     )
@@ -584,6 +615,7 @@ class EvaluationConfig(Section):
             "paircomp": self.paircomp.judge,
             "editing": self.editing.judge,
             "mmmg": self.mmmg.judge,
+            "complex_edit": self.complex_edit.judge,
         }
 
 
@@ -623,6 +655,9 @@ class LaunchConfig(Section):
         "GPU this costs some of the backward pass of attention.",
     )
     max_restarts: NonNegativeInt = operational(2, "Crashes after which a stage gives up.")
+    wait_for_gpus: GpuWaitConfig = operational(
+        GpuWaitConfig(), "Whether to wait for GPUs that other programs use."
+    )
 
 
 class TrackingConfig(Section):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from atelier.config.complex_edit import LICENCE
 from atelier.config.judge import JudgeConfig
 from atelier.config.prompt_files import EDIT_SOURCES, PAIR_SOURCES, WITHOUT_TARGET
 from atelier.config.rewards import JudgedSection
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     from atelier.config.schema import DataConfig, EvaluationConfig, RunConfig
 
 Problems = Iterator[tuple[str, str]]
+LICENSED = "complex_edit"  # the source whose licence is to be accepted
+_IN_WORDS = ("mmmg", "complex_edit")  # suites whose judge has to say more than yes or no
 
 
 def judge_is_reward(config: RunConfig) -> bool:
@@ -35,6 +38,7 @@ def judge_is_reward(config: RunConfig) -> bool:
 
 def data_conflicts(data: DataConfig) -> Problems:
     """Key and problem of settings of `data` that exclude each other."""
+    yield from ((f"data.curriculum.{key}", text) for key, text in data.curriculum.conflicts())
     if data.unpaired_path is not None and data.source not in PAIR_SOURCES:
         sources = " or ".join(PAIR_SOURCES)
         yield "data.unpaired_path", f"is added to pairs: it needs data.source {sources}"
@@ -64,7 +68,7 @@ def suite_conflicts(evaluation: EvaluationConfig, judges: Mapping[str, JudgeConf
         if name is not None and name not in judges:
             known = ", ".join(judges) or "none"
             yield key, f"{name!r} is not one of judges (declared: {known})"
-        elif name is not None and suite == "mmmg" and judges[name].placement == "in_process":
+        elif name is not None and suite in _IN_WORDS and judges[name].placement == "in_process":
             yield (
                 key,
                 f"{name} is in_process and answers yes or no only; this suite needs words: set "
@@ -110,6 +114,12 @@ def suite_rejections(config: RunConfig) -> Problems:
             "evaluation.suite",
             f"editing needs held-out edits: data.source {sources}, or data.scene_task edit",
         )
+    if evaluation.suite == "complex_edit" and not has_levels(data, heldout):
+        yield (
+            "evaluation.suite",
+            f"complex_edit needs held-out edits of levels: data.source {LICENSED}, or "
+            "data.scene_task edit",
+        )
     if evaluation.suite == "mmmg" and not has_graphs(data, heldout):
         yield (
             "evaluation.suite",
@@ -126,8 +136,31 @@ def suite_rejections(config: RunConfig) -> Problems:
         )
 
 
+def licence_rejections(data: DataConfig) -> Problems:
+    """Key and problem of published data whose licence is not accepted."""
+    if (key := licensed(data)) and data.accept_licence != LICENCE:
+        yield (
+            "data.accept_licence",
+            f"{key} complex_edit is published under {LICENCE.upper()}: with attribution, and for "
+            f"no commercial use; if yours keeps to that, set data.accept_licence={LICENCE}",
+        )
+
+
+def licensed(data: DataConfig) -> str | None:
+    """Which key names data that come with a licence to be accepted; None where none does."""
+    if data.source == LICENSED:
+        return "data.source"
+    return "data.heldout_source" if data.heldout_source == LICENSED else None
+
+
 def suite_warnings(config: RunConfig) -> Problems:
     """Key and warning of a suite whose results say less than they seem to."""
+    if config.data.source == LICENSED:
+        yield (
+            "data.source",
+            "complex_edit is a test set: whoever trains on it can report no result of that "
+            "benchmark, not even on pictures that were held out",
+        )
     for name in ("prompts", "periodic_prompts"):
         asked, there = getattr(config.evaluation, name), config.data.heldout_prompts
         if asked > there:
@@ -163,7 +196,7 @@ def _suite_for(data: DataConfig, heldout: str) -> str:
     if has_pairs(data, heldout):
         return "paircomp"
     if has_edits(data, heldout):
-        return "editing"
+        return "complex_edit" if heldout == LICENSED else "editing"
     if has_graphs(data, heldout):
         return "mmmg"
     return "scenes" if heldout == "scenes" else "yes_no"
@@ -196,6 +229,11 @@ def has_pairs(data: DataConfig, source: str) -> bool:
 def has_graphs(data: DataConfig, source: str) -> bool:
     """Whether prompts of a source have knowledge graphs."""
     return data.scene_task == "graph" if source == "scenes" else source == "mmmg"
+
+
+def has_levels(data: DataConfig, source: str) -> bool:
+    """Whether instructions of a source are of levels."""
+    return data.scene_task == "edit" if source == "scenes" else source == LICENSED
 
 
 def has_edits(data: DataConfig, source: str) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 MM_GRPO_PAGE = "docs/coming-from-mm-grpo.md"
 JANUS_PAGE = "docs/coming-from-focusdiff-and-janus-pro-r1.md"
 VARIANTS_PAGE = "docs/algorithms/grpo-variants.md"
+QWEN_PAGE = "docs/coming-from-qwen-vision-grpo.md"
 COMPLETIONS_PAGE = "docs/algorithms/grpo-on-completions.md"
 
 # MM-GRPO: sections that are not here, and of sections that are, some keys that are not.
@@ -129,6 +130,61 @@ TRL_KEYS: dict[str, tuple[str, ...]] = {
     "generation_batch_size": ("train.prompts_per_step",),
 }
 
+# The Qwen vision GRPO guide: keys of TRL, accelerate and DeepSpeed that its launch scripts set, and
+# ours; () where nothing is to be set.
+QWEN_KEYS: dict[str, tuple[str, ...]] = {
+    **{
+        name: TRL_KEYS[name]
+        for name in (
+            *("loss_type", "epsilon_high", "scale_rewards", "mask_truncated_completions"),
+            *("max_completion_length", "use_peft", "lora_r", "lora_alpha", "lora_target_modules"),
+            *("num_iterations", "steps_per_generation", "generation_batch_size"),
+        )
+    },
+    "model_name_or_path": ("policy.path",),
+    "torch_dtype": ("policy.dtype",),
+    "bf16": ("policy.dtype",),
+    "mixed_precision": ("policy.dtype",),
+    "attn_implementation": (),
+    "lora_dropout": (),
+    "gradient_checkpointing": ("policy.gradient_checkpointing",),
+    "num_generations": ("rollout.group_size",),
+    "per_device_train_batch_size": ("rollout.micro_batch_size",),
+    "gradient_accumulation_steps": ("train.prompts_per_step",),
+    "max_steps": ("train.steps",),
+    "max_prompt_length": (),
+    "temperature": ("rollout.completion.temperature",),
+    "top_p": ("rollout.completion.top_p",),
+    "use_vllm": ("rollout.completion.backend",),
+    "vllm_mode": ("rollout.completion.backend",),
+    "vllm_gpu_memory_utilization": ("rollout.completion.backend",),
+    "vllm_importance_sampling_correction": (),
+    "vllm_importance_sampling_cap": (),
+    "epsilon": ("algorithm.clip_range",),
+    "beta": ("algorithm.beta",),
+    "reward_weights": ("rewards.mmmg.weight",),
+    "learning_rate": ("train.learning_rate",),
+    "lr_scheduler_type": ("train.schedule.kind",),
+    "warmup_steps": (),
+    "seed": ("train.seed",),
+    "save_steps": ("train.checkpoint_every",),
+    "save_total_limit": ("train.keep_checkpoints",),
+    "save_only_model": (),
+    "resume_from_checkpoint": (),
+    "logging_steps": (),
+    "log_completions": ("tracking.samples_every",),
+    "report_to": ("tracking.mlflow_uri",),
+    "output_dir": (),
+    "num_processes": ("launch.processes",),
+    "num_machines": (),
+    "distributed_type": ("launch.engine",),
+    "zero_stage": ("launch.zero_stage",),
+    "offload_optimizer_device": ("launch.offload",),
+    "offload_param_device": ("launch.offload",),
+    "zero3_init_flag": (),
+    "zero3_save_16bit_model": (),
+}
+
 # Published variants of GRPO, by what they set here.
 _VARIANTS = {
     "dr_grpo": "algorithm.loss_mean: constant and algorithm.advantage_std: none",
@@ -174,6 +230,14 @@ _VALUES = {
 }
 
 
+# Whose keys are asked first where several have one.
+_TABLES = (
+    (TRL_KEYS, VARIANTS_PAGE, "TRL's"),
+    (JANUS_KEYS, JANUS_PAGE, "FocusDiff's or Janus-Pro-R1's"),
+    (QWEN_KEYS, QWEN_PAGE, "the Qwen vision GRPO guide's"),
+)
+
+
 def key_hint(key: str, is_ours: bool) -> str:
     """`; ...` about an unknown dotted key that is theirs, and nothing about any other.
 
@@ -186,13 +250,13 @@ def key_hint(key: str, is_ours: bool) -> str:
     section, _, leaf = key.rpartition(".")
     if "." in section or (section and is_ours):
         return ""
-    if leaf in TRL_KEYS:
-        return f"; did you mean {' and '.join(TRL_KEYS[leaf])}? ({VARIANTS_PAGE})"
-    if leaf not in JANUS_KEYS:
-        return ""
-    if ours := " and ".join(JANUS_KEYS[leaf]):
-        return f"; did you mean {ours}? ({JANUS_PAGE})"
-    return f"; FocusDiff's or Janus-Pro-R1's, which has no counterpart: {JANUS_PAGE} says why"
+    for keys, page, whose in _TABLES:
+        if leaf in keys:
+            ours = " and ".join(keys[leaf])
+            if ours:
+                return f"; did you mean {ours}? ({page})"
+            return f"; {whose}, which has no counterpart: {page} says why"
+    return ""
 
 
 def value_hint(key: str, value: object) -> str:

@@ -9,9 +9,12 @@ from functools import reduce
 
 from pydantic import BaseModel
 
+from atelier.config.gpu_waiting import GpuWaitConfig
 from atelier.config.ground_truth import GroundTruthConfig
 from atelier.config.learning_rate import ScheduleConfig
+from atelier.config.placement import gpus_wanted
 from atelier.config.schema import LORA_TARGETS, RunConfig
+from atelier.config.suite_rules import licensed
 
 
 @dataclass(frozen=True)
@@ -113,6 +116,21 @@ RULES = (
         "data.scene_task: graph",
     ),
     Rule(
+        ("data.edit_levels",),
+        lambda config: config.data.source != "scenes" or config.data.scene_task == "edit",
+        "data.scene_task: edit, or data.source: complex_edit",
+    ),
+    Rule(
+        ("data.accept_licence",),
+        lambda config: bool(licensed(config.data)),
+        "data.source: complex_edit",
+    ),
+    Rule(
+        tuple(f"data.curriculum.{name}" for name in ("score", "cells", "levels")),
+        lambda config: config.data.curriculum.scores is not None,
+        "data.curriculum.scores",
+    ),
+    Rule(
         ("algorithm.kl", "algorithm.kl_placement", "algorithm.kl_correction"),
         lambda config: config.algorithm.beta > 0,
         "algorithm.beta above 0",
@@ -150,6 +168,20 @@ RULES = (
         ("train.ema.decay", "train.ema.every"),
         lambda config: config.train.ema.enabled,
         "train.ema.enabled: true",
+    ),
+    Rule(
+        tuple(f"launch.wait_for_gpus.{name}" for name in GpuWaitConfig.model_fields),
+        lambda config: gpus_wanted(config) > 0,
+        "a GPU to wait for: launch.device auto or cuda, or a server with GPUs",
+    ),
+    Rule(
+        tuple(
+            f"launch.wait_for_gpus.{name}"
+            for name in GpuWaitConfig.model_fields
+            if name != "enabled"
+        ),
+        lambda config: config.launch.wait_for_gpus.enabled or not gpus_wanted(config),
+        "launch.wait_for_gpus.enabled: true",
     ),
     Rule(
         ("launch.zero_stage",),

@@ -5,6 +5,7 @@ check the files' headers when a table is made, so that a missing one is a word t
 hours of training.
 """
 
+import io
 import os
 import warnings
 from pathlib import Path
@@ -14,10 +15,11 @@ from PIL import Image, ImageOps
 
 from atelier.config.paths import from_root
 from atelier.data import scene_graphs
+from atelier.data.parquet_pictures import is_inside, picture_bytes
 from atelier.data.pictures import MOST_ELONGATED, opaque
 from atelier.data.prompts import Prompt
 from atelier.data.render import REFERENCE_SIZE, render, render_objects
-from atelier.data.scenes import from_dict
+from atelier.data.scenes import from_dict, objects_from_list
 from atelier.errors import DataError
 
 _TRUTH_SCENES = ("target_scene", "scene", "scene_graph")
@@ -72,8 +74,22 @@ def is_edit(prompt: Prompt) -> bool:
 def picture_problem(path: Path) -> str | None:
     """Why a file cannot be such a picture, by its header; None where it can."""
     file = from_root(path)
+    if is_inside(file):
+        try:
+            return content_problem(picture_bytes(file), path)
+        except OSError as error:
+            return str(error)
     if not os.path.isfile(file):  # False for a name no file can have
         return f"no such file {path}"
+    return _header_problem(file, path)
+
+
+def content_problem(content: bytes, path: Path) -> str | None:
+    """The same of what a file would hold."""
+    return _header_problem(io.BytesIO(content), path)
+
+
+def _header_problem(file: Path | io.BytesIO, path: Path) -> str | None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
@@ -99,15 +115,22 @@ def _picture(
         return _read(Path(path), prompt)
     for scene_key in scene_keys:
         if (scene := metadata.get(scene_key)) is not None:
-            if scene_key == "scene_graph":
-                return render_objects(scene_graphs.from_dict(scene).objects, size=size)
-            return render(from_dict(scene), size=size)
+            return _drawn(scene, size, is_graph=scene_key == "scene_graph")
     return None
 
 
+def _drawn(scene: dict[str, Any], size: int, is_graph: bool) -> Image.Image:
+    if is_graph:
+        return render_objects(scene_graphs.from_dict(scene).objects, size=size)
+    if scene.get("word") is None:  # edits may have more things than a prompt could name
+        return render_objects(objects_from_list(scene.get("objects", [])), size=size)
+    return render(from_dict(scene), size=size)
+
+
 def _read(path: Path, prompt: Prompt) -> Image.Image:
+    file = from_root(path)
     try:
-        with Image.open(from_root(path)) as picture:
+        with Image.open(io.BytesIO(picture_bytes(file)) if is_inside(file) else file) as picture:
             picture.load()
             upright = ImageOps.exif_transpose(picture)
     except _UNREADABLE as error:

@@ -2,10 +2,12 @@
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from atelier.config.prompt_files import prompt_files
+from atelier.config.prompt_files import named_files
+from atelier.data.difficulty import Curriculum, with_curriculum
 from atelier.data.prompts import PromptSet, write_prompts
 from atelier.data.readers.deepgen import read_mixture
 from atelier.data.rows import whole_pairs
@@ -15,6 +17,9 @@ from atelier.data.splits import FilesConfig, Splits, read_splits
 
 class DataConfig(FilesConfig, ScenesConfig, Protocol):
     """What `prepare` needs of the configuration (atelier.config.schema.DataConfig)."""
+
+    @property
+    def curriculum(self) -> Curriculum: ...
 
 
 def prepare(config: DataConfig, out_dir: Path) -> dict[str, Any]:
@@ -29,13 +34,9 @@ def prepare(config: DataConfig, out_dir: Path) -> dict[str, Any]:
     Everything is read and checked before anything is written.
 
     Raises:
-        DataError: a prompt file is missing or malformed, a split would be empty, or there are not
-            as many scenes.
+        DataError: as `tables`.
     """
-    if config.source == "scenes":
-        splits = Splits(*scene_tables(config), dropped=0, left_out={"train": 0, "heldout": 0})
-    else:
-        splits = read_splits(config)
+    splits, bins = tables(config)
     summary = {
         "source": config.source,
         "path": config.path,
@@ -46,6 +47,7 @@ def prepare(config: DataConfig, out_dir: Path) -> dict[str, Any]:
         "dropped_because_held_out": splits.dropped,
         "left_out": dict(splits.left_out),
         "mixture": _mixture(config),
+        "curriculum": bins,
     }
     for prompt_set in (splits.train, splits.heldout):
         write_prompts(out_dir / f"{prompt_set.name}.parquet", prompt_set)
@@ -53,9 +55,24 @@ def prepare(config: DataConfig, out_dir: Path) -> dict[str, Any]:
     return summary
 
 
+def tables(config: DataConfig) -> tuple[Splits, list[dict[str, Any]] | None]:
+    """What `prepare` writes, and the bins of the curriculum, if there is one (difficulty.py).
+
+    Raises:
+        DataError: a file is missing or malformed, a split would be empty, there are not as many
+            scenes, or cells of the curriculum were not measured.
+    """
+    if config.source == "scenes":
+        splits = Splits(*scene_tables(config), dropped=0, left_out={"train": 0, "heldout": 0})
+    else:
+        splits = read_splits(config)
+    train, bins = with_curriculum(splits.train, config.curriculum)
+    return replace(splits, train=train), bins
+
+
 def input_files(config: DataConfig, root: Path) -> list[Path]:
-    """Every prompt file that `prepare` reads: those named or in a folder, and those of a mixture.
-    Not the pictures that they name: there may be hundreds of thousands.
+    """Every file that `prepare` reads: those named or in a folder, and those of a mixture. Not the
+    pictures that they name: there may be hundreds of thousands.
 
     Args:
         root: what the configuration's paths are relative to.
@@ -63,9 +80,11 @@ def input_files(config: DataConfig, root: Path) -> list[Path]:
     Raises:
         DataError: a mixture cannot be read.
     """
-    files = [root / file for file in prompt_files(config).values()]
+    named = [(part, root / file) for part, file in named_files(config)]
+    files = [file for _, file in named]
     if config.source == "deepgen":
-        files += [dataset.path for file in files for dataset in read_mixture(file).datasets]
+        mixtures = [file for part, file in named if part != "scores"]
+        files += [dataset.path for file in mixtures for dataset in read_mixture(file).datasets]
     return files
 
 

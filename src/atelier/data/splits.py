@@ -1,7 +1,8 @@
 """What of prompt files is trained on, and what is held out: whole rows, never one of a pair.
 
 A row is split by its content, so that more lines in a file move no other row: by the text, of a
-pair by both texts, of an edit by the picture that is edited.
+pair by both texts, of an edit by the picture that is edited: its name or, where the metadata have
+one ("picture_digest"), its digest.
 """
 
 import os
@@ -33,6 +34,8 @@ class Row:
 class FilesConfig(NamedPaths, TablesConfig, Protocol):
     """What of the section `data` says which files (atelier.config.schema.DataConfig)."""
 
+    def levels_for(self, source: str) -> tuple[int, ...]: ...
+
 
 @dataclass(frozen=True)
 class Splits:
@@ -59,12 +62,12 @@ def read_splits(config: FilesConfig) -> Splits:
         raise DataError(f"data.path: source {config.source!r} needs a prompt file")
     files = prompt_files(config)
     path = files["train"]
-    rows = list(_rows(config.source, path))
+    rows = list(_rows(config, config.source, path))
     if "unpaired" in files:
         rows += _unpaired(files["unpaired"], sum(map(len, rows)))
     if "heldout" in files:
         source = config.heldout_source or config.source
-        heldout, candidates = list(_rows(source, files["heldout"])), rows
+        heldout, candidates = list(_rows(config, source, files["heldout"])), rows
         hint = f"every prompt stands in {files['heldout']} too"
     else:
         heldout = [row for row in rows if _is_held_out(row, config.seed)]
@@ -104,11 +107,22 @@ def _too_few(rows: Sequence[Row]) -> str:
     )
 
 
-def _rows(source: str, path: Path) -> Iterator[Row]:
+def _rows(config: FilesConfig, source: str, path: Path) -> Iterator[Row]:
     prompts = read_prompts_file(source, path)
+    if source == "complex_edit":
+        prompts = _of_levels(prompts, config.levels_for(source), path)
     for places in rows_of(prompts):
         row = tuple(prompts[place] for place in places)
         yield Row(row, _content(row, path.parent))
+
+
+def _of_levels(prompts: list[Prompt], levels: Sequence[int], path: Path) -> list[Prompt]:
+    """Without the instructions of other levels."""
+    found = [one for one in prompts if one.metadata["level"] in levels]
+    if not found:
+        named = ", ".join(map(str, levels))
+        raise DataError(f"{path}: no instruction is of level {named} (data.edit_levels)")
+    return found
 
 
 def _unpaired(path: Path, first: int) -> list[Row]:
@@ -120,7 +134,9 @@ def _unpaired(path: Path, first: int) -> list[Row]:
 
 
 def _content(row: Sequence[Prompt], folder: Path) -> str:
-    """The texts, or the name of the picture that is edited, as the file has it."""
+    """The texts, or the digest or name of the picture that is edited, as the file has it."""
+    if (digest := row[0].metadata.get("picture_digest")) is not None:
+        return str(digest)
     source = row[0].metadata.get("source_image")
     if source is not None:
         return os.path.relpath(source, folder)
@@ -128,7 +144,10 @@ def _content(row: Sequence[Prompt], folder: Path) -> str:
 
 
 def _identity(one: Prompt) -> tuple[str, str | None]:
-    """Equal prompts: the text, of an edit with its picture."""
+    """What may not be trained on and held out: the text, of an edit with the name of its picture,
+    or the picture itself whatever is asked of it."""
+    if (digest := one.metadata.get("picture_digest")) is not None:
+        return "", digest
     return one.text, one.metadata.get("source_image")
 
 

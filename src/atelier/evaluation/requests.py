@@ -61,11 +61,15 @@ _GRAPH = {"knowledge_graph", "tier", "discipline"}
 _WANTED: dict[str, Callable[[Sequence[Prompt]], list[Prompt]]] = {
     "paircomp": _pairs,
     "editing": lambda prompts: [one for one in prompts if is_edit(one)],
+    "complex_edit": lambda prompts: [
+        one for one in prompts if is_edit(one) and "level" in one.metadata
+    ],
     "mmmg": lambda prompts: [one for one in prompts if one.metadata.keys() >= _GRAPH],
 }
 _KIND = {
     "paircomp": "one of a pair",
     "editing": "an instruction for an edit",
+    "complex_edit": "an instruction for an edit, with a level",
     "mmmg": "one with a knowledge graph",
 }
 

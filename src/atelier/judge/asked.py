@@ -30,6 +30,7 @@ class Asked:
         ]
         self._uris: asyncio.Task[list[str]] | None = None
         self._name = config.name_at_endpoint
+        self._detail = {} if config.image_detail is None else {"detail": config.image_detail}
         self._request = {
             "model": config.model,
             **config.parameters,
@@ -40,24 +41,26 @@ class Asked:
             "system": question.system,
             "prompt": question.prompt,
             "images": [fingerprint(picture) for picture in self._pictures],
+            **self._detail,
         }
 
     def read(self, reply: Reply) -> Measured:
         return self._question.form.read(reply)
 
-    async def body(self, more: Messages) -> dict[str, Any]:
-        """The request; `more` messages follow the question."""
+    async def body(self, more: Messages, choices: int) -> dict[str, Any]:
+        """The request for so many choices; `more` messages follow the question."""
         if self._uris is None:
             self._uris = asyncio.create_task(asyncio.to_thread(self._encoded))
         images = [
-            {"type": "image_url", "image_url": {"url": uri}}
+            {"type": "image_url", "image_url": {"url": uri, **self._detail}}
             for uri in await asyncio.shield(self._uris)
         ]
         text = {"type": "text", "text": self._question.prompt}
         system = self._question.system
         first = [{"role": "system", "content": system}] if system is not None else []
         messages = [*first, {"role": "user", "content": [*images, text]}, *more]
-        return {**self._request, "model": self._name, "messages": messages}
+        several = {"n": choices} if choices > 1 else {}
+        return {**self._request, **several, "model": self._name, "messages": messages}
 
     def _encoded(self) -> list[str]:
         return [data_uri(picture) for picture in self._pictures]

@@ -11,10 +11,10 @@ import asyncio
 import os
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeVar
 
 from atelier.config.judge import JudgeConfig
 from atelier.errors import ConfigError, Stopped
@@ -29,6 +29,7 @@ from atelier.judge.tracing import SampledTrace, Trace
 from atelier.outage import Outage
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 20.0
+_Made = TypeVar("_Made")
 _GRACE = 10.0  # seconds after the deadline in which what is under way is put away
 
 
@@ -124,14 +125,8 @@ class JudgeClient:
         async def answer_one(index: int) -> None:
             answers[index] = await self._answer(questions[index], end)
 
-        # Every one ends before a failure is raised: what is under way is paid for.
         self._fatal = None
-        ended = await asyncio.gather(
-            *(answer_one(index) for index in range(len(questions))), return_exceptions=True
-        )
-        for one in ended:
-            if isinstance(one, BaseException):
-                raise one
+        await _all_ended(answer_one(index) for index in range(len(questions)))
 
     async def _answer(self, question: Question, end: float) -> Answer:
         try:
@@ -139,51 +134,67 @@ class JudgeClient:
         except (OSError, ValueError, SyntaxError) as error:  # the last from a broken PNG
             return Answer(missing=f"an image cannot be used: {type(error).__name__}: {error}")
         numbers = range(self._config.measurements)
-        outcomes = await asyncio.gather(
-            *(self._measure(asked, number, end) for number in numbers), return_exceptions=True
-        )
-        for one in outcomes:
-            if isinstance(one, BaseException):
-                raise one
-        measured = [one for one in outcomes if not isinstance(one, BaseException)]
+        calls = [numbers[at : at + self._config.choices] for at in numbers[:: self._config.choices]]
+        parts = await _all_ended(self._measure(asked, one, end) for one in calls)
+        measured = [one for part in parts for one in part]
         return answer_of(question.form, measured, self._config.min_measured_share)
 
-    async def _measure(self, asked: Asked, number: int, end: float) -> Measured:
-        """One measurement: from the cache, or from the judge."""
-        key = cache_key({**asked.identity, "measurement": number})
-        if self._cache and (known := await asyncio.to_thread(self._cache.get, key)):
-            outcome = asked.read(known)
-            if isinstance(outcome, Parsed):
-                return outcome
-        outcome = await self._converse(asked, end)
-        if self._cache and isinstance(outcome, Parsed):
-            await asyncio.to_thread(self._cache.put, key, outcome.reply)
-        return outcome
+    async def _measure(self, asked: Asked, numbers: Sequence[int], end: float) -> list[Measured]:
+        """Measurements that one call may ask for: from the cache, and the others from the judge."""
+        keys = [cache_key({**asked.identity, "measurement": number}) for number in numbers]
+        known = [await self._known(asked, key) for key in keys]
+        lacking = [key for key, one in zip(keys, known, strict=True) if one is None]
+        fresh = dict(zip(lacking, await self._converse(asked, len(lacking), end), strict=True))
+        for key, outcome in fresh.items():
+            if self._cache and isinstance(outcome, Parsed):
+                await asyncio.to_thread(self._cache.put, key, outcome.reply)
+        return [one or fresh[key] for key, one in zip(keys, known, strict=True)]
 
-    async def _converse(self, asked: Asked, end: float) -> Measured:
-        """Ask; an answer in the wrong form goes back once, with what is wrong with it."""
-        reply = await self._call(asked, [], end)
-        if isinstance(reply, Failure):
-            return reply
+    async def _known(self, asked: Asked, key: str) -> Measured | None:
+        """What the cache has, if it can be read."""
+        if not self._cache or not (reply := await asyncio.to_thread(self._cache.get, key)):
+            return None
+        outcome = asked.read(reply)
+        return outcome if isinstance(outcome, Parsed) else None
+
+    async def _converse(self, asked: Asked, count: int, end: float) -> list[Measured]:
+        """Ask for so many choices, in one call, or in more where the endpoint gives fewer. Each is
+        read by itself."""
+        replies: list[Reply] = []
+        while len(replies) < count:
+            more = await self._call(asked, [], count - len(replies), end)
+            if isinstance(more, Failure):
+                lacking: list[Measured] = [more] * (count - len(replies))
+                return [*await self._read_all(asked, replies, end), *lacking]
+            replies += more
+        return await self._read_all(asked, replies, end)
+
+    async def _read_all(self, asked: Asked, replies: Sequence[Reply], end: float) -> list[Measured]:
+        return await _all_ended(self._read(asked, reply, end) for reply in replies)
+
+    async def _read(self, asked: Asked, reply: Reply, end: float) -> Measured:
+        """The value in a reply; one in the wrong form goes back once, with what is wrong."""
         outcome = asked.read(reply)
         if isinstance(outcome, Parsed) or not outcome.repairable:
             return outcome
-        repaired = await self._call(asked, complaint(reply, outcome.reason), end)
+        repaired = await self._call(asked, complaint(reply, outcome.reason), 1, end)
         if isinstance(repaired, Failure):
             return Failure(
                 f"{outcome.reason}; asked for the right form: {repaired.reason}",
                 reply,
                 retryable=repaired.retryable,
             )
-        second = asked.read(repaired)
+        second = asked.read(repaired[0])
         if isinstance(second, Parsed):
             return second
-        return Failure(f"{outcome.reason}; asked for the right form: {second.reason}", repaired)
+        return Failure(f"{outcome.reason}; asked for the right form: {second.reason}", repaired[0])
 
     # A call --------------------------------------------------------------------------------------
 
-    async def _call(self, asked: Asked, more: Messages, end: float) -> Reply | Failure:
-        """A reply, from as many calls as it takes and may take.
+    async def _call(
+        self, asked: Asked, more: Messages, choices: int, end: float
+    ) -> list[Reply] | Failure:
+        """1 to `choices` replies, from as many calls as it takes and may take to have one answered.
 
         Raises:
             ConfigError, Stopped: as `ask` does.
@@ -193,7 +204,7 @@ class JudgeClient:
             async with asyncio.timeout(end - time.monotonic()):
                 for attempt in range(self._config.retries + 1):
                     try:
-                        return await self._one_call(asked, more)
+                        return await self._one_call(asked, more, choices)
                     except CallFailed as failure:
                         reason = str(failure)
                         if not failure.retryable:
@@ -215,7 +226,7 @@ class JudgeClient:
         longest = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(attempt, 16))
         return retry_after + self._random.uniform(0, longest)
 
-    async def _one_call(self, asked: Asked, more: Messages) -> Reply:
+    async def _one_call(self, asked: Asked, more: Messages, choices: int) -> list[Reply]:
         """One call, when there is a slot for it and the rates allow it.
 
         Raises:
@@ -224,12 +235,12 @@ class JudgeClient:
         async with self._slots, self._first_of_a_budget():
             self._require_use()
             reserved_tokens = await self._rates.turn()
-            body = await asked.body(more)
+            body = await asked.body(more, choices)
             self._require_use()
             reservation = self._reserve()
             usage, sent = None, True
             try:
-                reply, usage = await self._endpoints.chat(body, self._config.timeout)
+                replies, usage = await self._endpoints.chat(body, self._config.timeout)
             except CallFailed as failure:
                 sent = failure.sent
                 self._rates.hold(failure.retry_after)
@@ -242,7 +253,7 @@ class JudgeClient:
             self._require_usage(usage is not None)
             self._has_answered = True
             self._outage.answered()
-            return reply
+            return replies[:choices]
 
     def _require_use(self) -> None:
         """Send nothing more once it is known that nothing can be had."""
@@ -279,6 +290,16 @@ class JudgeClient:
                 "so money cannot be counted; set budget.calls instead"
             )
             raise self._fatal
+
+
+async def _all_ended(several: Iterable[Awaitable[_Made]]) -> list[_Made]:
+    """What all of them give, in order. Every one ends before a failure is raised: what is under way
+    is paid for."""
+    ended = await asyncio.gather(*several, return_exceptions=True)
+    for one in ended:
+        if isinstance(one, BaseException):
+            raise one
+    return [one for one in ended if not isinstance(one, BaseException)]
 
 
 def token_of(name: str | None, key: str) -> str | None:

@@ -50,8 +50,10 @@ class Endpoints:
     def __init__(self, urls: Sequence[str], token: str | None, connections: int) -> None:
         self._all = [_Endpoint(Transport(url, token, connections)) for url in urls]
 
-    async def chat(self, body: Mapping[str, Any], seconds: float) -> tuple[Reply, Usage | None]:
-        """A reply, and the tokens it took where the endpoint says.
+    async def chat(
+        self, body: Mapping[str, Any], seconds: float
+    ) -> tuple[list[Reply], Usage | None]:
+        """The replies of one call, at least one, and the tokens they took where the endpoint says.
 
         Raises:
             CallFailed: for whatever reason there is none within `seconds`.

@@ -1,4 +1,4 @@
-"""One call of an OpenAI-compatible endpoint: chat completions in, a reply or a typed failure out.
+"""One call of an OpenAI-compatible endpoint: chat completions in, replies or a typed failure out.
 
 The openai package makes the call. It takes seconds to import, so this module is imported when a
 client is made; and it reads variables of the environment, which no endpoint is sent.
@@ -84,8 +84,8 @@ class Transport:
         )
         self._headers = _headers(self._client, token)
 
-    async def chat(self, body: Mapping[str, Any]) -> tuple[Reply, Usage | None]:
-        """A reply, and the tokens it took where the endpoint says.
+    async def chat(self, body: Mapping[str, Any]) -> tuple[list[Reply], Usage | None]:
+        """A reply a choice, at least one, and the tokens they took where the endpoint says.
 
         Raises:
             CallFailed: for whatever reason there is none.
@@ -99,14 +99,8 @@ class Transport:
             first = error.errors(include_url=False, include_input=False)[0]
             where = ".".join(str(part) for part in first["loc"]) or "body"
             raise self._failed(f"malformed answer: {where}: {first['msg']}", sent=True) from None
-        choice = completion.choices[0]
-        reply = Reply(
-            text=self._clean(choice.message.content) or "",
-            finish_reason=self._clean(choice.finish_reason),
-            refusal=self._clean(choice.message.refusal),
-            first_token=_first_token(choice.logprobs),
-        )
-        return reply, _usage(completion.usage)
+        replies = [self._reply(choice) for choice in completion.choices]
+        return replies, _usage(completion.usage)
 
     async def close(self) -> None:
         await self._client.close()
@@ -114,6 +108,14 @@ class Transport:
     def late(self, seconds: float) -> CallFailed:
         """The failure of a call that was given up."""
         return self._failed(f"no answer within {seconds:.3g} s", sent=True)
+
+    def _reply(self, choice: _Choice) -> Reply:
+        return Reply(
+            text=self._clean(choice.message.content) or "",
+            finish_reason=self._clean(choice.finish_reason),
+            refusal=self._clean(choice.message.refusal),
+            first_token=_first_token(choice.logprobs),
+        )
 
     async def _exchange(self, body: Mapping[str, Any]) -> httpx2.Response:
         """The answer as it came, whatever it says.

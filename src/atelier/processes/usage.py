@@ -9,7 +9,7 @@ from typing import Any
 
 import psutil
 
-MEGABYTE = 1024**2
+from atelier.processes.gpu_readings import MEGABYTE, gpu_handle
 
 
 class Usage:
@@ -73,12 +73,7 @@ class _Gpus:
         self._nvml = pynvml
         with contextlib.suppress(pynvml.NVMLError):
             pynvml.nvmlInit()
-            self._handles = {name: self._handle(name) for name in names}
-
-    def _handle(self, name: str) -> Any:
-        if name.isdigit():
-            return self._nvml.nvmlDeviceGetHandleByIndex(int(name))
-        return self._nvml.nvmlDeviceGetHandleByUUID(name)
+            self._handles = {name: gpu_handle(pynvml, name) for name in names}
 
     def sample(self) -> dict[str, float]:
         values: dict[str, float] = {}

@@ -14,6 +14,8 @@ LABELS = {
     "judge_geometric": "PairComp by the judge, geometric mean",
     "gold_arithmetic": "PairComp by gold, arithmetic mean (every fact of an image is right)",
     "gold_geometric": "PairComp by gold, geometric mean (every fact of a pair's images is right)",
+    "judge_overall": "Complex-Edit by the judge (mean of the three marks, divided by 10)",
+    "judge_quality": "Perceptual quality by the judge",
     "judge_edited": "Edits by the judge (geometric mean of following and preserving)",
     "judge_following": "Following by the judge",
     "judge_preserving": "Preserving by the judge",

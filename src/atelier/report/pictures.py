@@ -23,6 +23,7 @@ PICTURE_NOTES = {
     "yes_no": "P(yes) of the judge",
     "paircomp": "its score against its own caption",
     "editing": "what is wrong, and the geometric mean of following and preserving",
+    "complex_edit": "what is wrong, and the mean of the marks, or of following and preserving",
     "mmmg": "what is not shown, and readability times knowledge fidelity",
 }
 

@@ -17,14 +17,15 @@ from atelier.rewards.client.remote import RemoteScorer
 from atelier.rewards.reward_set import Reward, RewardSet
 from atelier.rewards.scorers.clip import ClipSimilarityScorer, PickScoreScorer
 from atelier.rewards.scorers.completions import FormatScorer, LengthScorer
+from atelier.rewards.scorers.complex_edit import ComplexEditScorer
 from atelier.rewards.scorers.custom import custom_scorer
-from atelier.rewards.scorers.edit_quality import EditQualityScorer
 from atelier.rewards.scorers.edit_yes_no import EditYesNoScorer
 from atelier.rewards.scorers.geneval_reward import GenevalScorer
 from atelier.rewards.scorers.jpeg import JpegCompressibility, JpegIncompressibility
 from atelier.rewards.scorers.judges import SharedJudge, Tracing, shared_judges
 from atelier.rewards.scorers.mmmg import MmmgScorer
 from atelier.rewards.scorers.ocr import OcrScorer
+from atelier.rewards.scorers.scene_edit import SceneEditScorer
 from atelier.rewards.scorers.scene_graph import SceneGraphScorer
 from atelier.rewards.scorers.unified_reward import UnifiedRewardScorer
 from atelier.rewards.scorers.unified_reward_think import UnifiedRewardThinkScorer
@@ -43,6 +44,7 @@ SCORERS: dict[str, Callable[[Any], Scorer]] = {
     "format": FormatScorer,
     "length": LengthScorer,
     "scene_graph": SceneGraphScorer,
+    "scene_edit": SceneEditScorer,
 }
 # Those that ask a judge.
 JUDGED: dict[str, Callable[[Any, SharedJudge], Scorer]] = {
@@ -51,7 +53,7 @@ JUDGED: dict[str, Callable[[Any, SharedJudge], Scorer]] = {
     "unified_reward": UnifiedRewardScorer,
     "unified_reward_think": UnifiedRewardThinkScorer,
     "edit_yes_no": EditYesNoScorer,
-    "edit_quality": EditQualityScorer,
+    "complex_edit": ComplexEditScorer,
     "mmmg": MmmgScorer,
 }
 

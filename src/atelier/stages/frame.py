@@ -79,7 +79,7 @@ class Stage:
                 self._move_aside(record)
             if self.name in COMPUTES and gpus_wanted(self.config):
                 # Also what its servers will have: a process claims once.
-                claim_gpus(gpus_wanted(self.config))
+                claim_gpus(gpus_wanted(self.config), wait=self.config.launch.wait_for_gpus)
             return self._work(work, identity)
 
     def is_done(self) -> bool:

@@ -19,7 +19,7 @@ from pathlib import Path
 import atelier.data
 from atelier.config.digest import digest, stage_digest
 from atelier.config.paths import from_root, repository_root, tracking_file
-from atelier.config.prompt_files import prompt_files
+from atelier.config.prompt_files import named_files
 from atelier.config.schema import RunConfig
 from atelier.data import versioning
 from atelier.errors import DataError
@@ -40,7 +40,7 @@ def prepared_root() -> Path:
 
 def missing_inputs(config: RunConfig) -> list[Path]:
     """The user's own prompt files that DVC tracks and that are not in the workspace."""
-    paths = [from_root(file) for file in prompt_files(config.data).values()]
+    paths = [from_root(file) for _, file in named_files(config.data)]
     return [path for path in paths if not path.exists() and tracking_file(path)]
 
 

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from atelier.config.paths import from_root, is_file, repository_root
-from atelier.config.prompt_files import prompt_files
+from atelier.config.prompt_files import named_files
 from atelier.config.schema import DataConfig, RunConfig
 from atelier.errors import DataError, PlanError
+
+if TYPE_CHECKING:
+    from atelier.data.prompts import Prompt
+    from atelier.data.splits import Splits
 
 
 @dataclass(frozen=True)
@@ -37,26 +42,28 @@ def prompts_here(config: RunConfig) -> PromptsHere | None:
 
     Raises:
         DataError: a file is malformed, or leaves no prompt to train on or to hold out.
-        PlanError: they are fewer than a step takes, which training would refuse; or there are not
-            as many scenes as asked for.
+        PlanError: they are fewer than a step takes, or the first level of a curriculum has, which
+            training would refuse; or there are not as many scenes as asked for.
     """
     data = config.data
-    if data.source == "scenes":
-        _require_scenes(data)
-        return None
-    files = [from_root(file) for file in prompt_files(data).values()]
+    files = [from_root(file) for _, file in named_files(data)]
     if not all(map(is_file, files)):
         return None
-    from atelier.data.splits import read_splits
-
-    with contextlib.chdir(repository_root()):  # a configuration's paths are relative to it
-        splits = read_splits(data)
+    if data.source == "scenes":
+        try:
+            splits = _splits(data)
+        except DataError as error:
+            raise PlanError(f"this plan cannot work:\n  {error}") from error
+        _require_level(config, splits.train)
+        return None
+    splits = _splits(data)
     step, there = config.train.prompts_per_step, len(splits.train)
     if step > there:
         raise PlanError(
             "this plan cannot work:\n  train.prompts_per_step: "
             f"{step} is more than the {there} training prompts of {data.path}"
         )
+    _require_level(config, splits.train)
     return PromptsHere(
         train=there,
         train_asked=data.train_prompts,
@@ -67,12 +74,31 @@ def prompts_here(config: RunConfig) -> PromptsHere | None:
     )
 
 
-def _require_scenes(data: DataConfig) -> None:
-    from atelier.data.scene_tables import scene_tables
+def _splits(data: DataConfig) -> Splits:
+    from atelier.data.prepare import tables
 
+    with contextlib.chdir(repository_root()):  # a configuration's paths are relative to it
+        return tables(data)[0]
+
+
+def _require_level(config: RunConfig, prompts: Sequence[Prompt]) -> None:
+    """The first level of a curriculum is the one that has fewest prompts."""
+    from atelier.data.curriculum import curriculum_indices
+
+    train, curriculum = config.train, config.data.curriculum
+    if curriculum.scores is None:
+        return
     try:
-        scene_tables(data)
-    except DataError as error:
+        curriculum_indices(
+            prompts,
+            1,
+            train.steps,
+            curriculum.levels,
+            train.prompts_per_step,
+            train.seed,
+            train.resample_rounds,
+        )
+    except PlanError as error:
         raise PlanError(f"this plan cannot work:\n  {error}") from error
 
 

@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from atelier.config.schema import RunConfig
 from atelier.config.whole_groups import images_together
+from atelier.data.curriculum import curriculum_indices, mix
 from atelier.data.ground_truth import has_ground_truth
 from atelier.data.keys import key, uniform
 from atelier.data.prompts import Prompt
@@ -40,9 +41,8 @@ def step_samples(
     Raises:
         PlanError: there are not so many prompts.
     """
-    train, size = config.train, config.rollout.group_size
-    chosen = row_indices(prompts, step, train.prompts_per_step, train.seed, round)
-    groups = [prompts[prompt] for prompt in chosen]
+    size = config.rollout.group_size
+    groups = [prompts[place] for place in _places(prompts, step, config, round)]
     samples = []
     for group, (prompt, pair) in enumerate(zip(groups, _pairs(groups), strict=True)):
         shares = pair is not None and config.algorithm.advantage_over == "pair"
@@ -63,6 +63,30 @@ def step_samples(
                 )
             )
     return samples
+
+
+def _places(prompts: Sequence[Prompt], step: int, config: RunConfig, round: int) -> list[int]:
+    train, curriculum = config.train, config.data.curriculum
+    if curriculum.scores is None:
+        return row_indices(prompts, step, train.prompts_per_step, train.seed, round)
+    return curriculum_indices(
+        prompts,
+        step,
+        train.steps,
+        curriculum.levels,
+        train.prompts_per_step,
+        train.seed,
+        round,
+    )
+
+
+def drawn_mix(samples: Sequence[Sample], step: int, config: RunConfig) -> dict[str, float]:
+    """Metrics of how hard the prompts of a step are; none without a curriculum."""
+    curriculum = config.data.curriculum
+    if curriculum.scores is None:
+        return {}
+    groups = [one.prompt for one in samples[:: config.rollout.group_size]]
+    return mix(groups, step, config.train.steps, curriculum.levels)
 
 
 def _pairs(groups: Sequence[Prompt]) -> list[int | None]:

@@ -28,7 +28,7 @@ from atelier.rewards.base import ScoreBatch
 from atelier.rewards.images import pil_images
 from atelier.rewards.reward_set import RewardSet, Submission
 from atelier.rewards.score_table import ScoreTable
-from atelier.training.batches import MicroBatch, micro_batches_by_update, step_samples
+from atelier.training.batches import MicroBatch, drawn_mix, micro_batches_by_update, step_samples
 from atelier.training.distributed import World
 from atelier.training.drawings import Drawn, drawn_images, step_segments
 from atelier.training.measures import Stopwatch, latencies
@@ -104,8 +104,8 @@ class Collector:
 
     def roll_out(self, step: int, updates_before: int, watch: Stopwatch) -> InFlight:
         """Sample this rank's images of a step; scoring begins with the first micro-batch."""
-        metrics = dict(self.policy.begin_step(step))
         samples = step_samples(self.prompts, step, self.config)
+        metrics = {**self.policy.begin_step(step), **drawn_mix(samples, step, self.config)}
         updates = micro_batches_by_update(
             samples, step, self.config, self.world.rank, self.world.size
         )

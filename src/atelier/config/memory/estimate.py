@@ -22,7 +22,7 @@ benchmarks/memory.py measures.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from atelier.config.facts.janus import JanusFacts
 from atelier.config.facts.qwen import QwenFacts
@@ -36,11 +36,13 @@ from atelier.config.schema import RunConfig
 
 @dataclass(frozen=True)
 class Memory:
-    """Estimated bytes of a rank: held all the time, on top in each phase, and in main memory."""
+    """Estimated bytes of a rank: held all the time, on top in each phase, and in main memory; and
+    of a GPU that only paints, where there are any, with all the ranks that it paints for."""
 
     held: Mapping[str, int]
     phases: Mapping[str, Mapping[str, int]]
     host: Mapping[str, int]
+    painter: Mapping[str, int] = field(default_factory=dict)
 
     def at(self, phase: str) -> int:
         """Bytes on the device in a phase. Nothing is held yet while prompts are encoded."""
@@ -55,6 +57,11 @@ class Memory:
     def peak(self) -> int:
         """Bytes on the device at the worst moment."""
         return self.at(self.peak_phase)
+
+    @property
+    def painter_peak(self) -> int:
+        """Bytes of a GPU that only paints, at the worst moment."""
+        return sum(self.painter.values())
 
 
 def estimate(config: RunConfig, facts: Facts, images: int, actions: int, ranks: int) -> Memory:
@@ -77,4 +84,5 @@ def estimate(config: RunConfig, facts: Facts, images: int, actions: int, ranks: 
         held={**weights(config, facts, ranks), **own.held, **state},
         phases={**own.phases, "update": {"optimizer's temporaries": temporaries}},
         host={**host, **average},
+        painter=own.painter,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from atelier.config.facts.base import ModelFacts
 from atelier.config.policy_parts import DTYPE_BYTES
@@ -18,10 +18,12 @@ Sizes = dict[str, int]
 
 @dataclass(frozen=True)
 class Own:
-    """What a family needs besides weights and engine: held all the time, and in each phase."""
+    """What a family needs besides weights and engine: held all the time, in each phase, and on a
+    GPU that only paints, if there are any."""
 
     held: Mapping[str, int]
     phases: Mapping[str, Mapping[str, int]]
+    painter: Mapping[str, int] = field(default_factory=dict)
 
 
 def weights(config: RunConfig, facts: ModelFacts, ranks: int) -> Sizes:

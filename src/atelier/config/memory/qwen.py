@@ -6,9 +6,10 @@
 
     vision tower         in policy.base_dtype (float32 where everything is trained)
     frozen transformer   in rollout.environment.dtype
-    autoencoder          in policy.vae.dtype
-    negative prompt      a frozen copy of the text encoder, where all of it is trained and guided
-                         edits need their source images encoded by it
+    autoencoder          in policy.vae.dtype; both on GPUs that only paint (painting_gpus), where
+                         there are any, once for each rank, and painting and decoding there too
+    negative prompt      a frozen copy of the language model in policy.dtype, where all of it is
+                         trained and guided edits need their source images encoded by it
     experience           tokens and log-probs of a step's samples, and their source images
 
 A pass over the language model takes what llama.py says; one through the frozen transformer as many
@@ -25,6 +26,7 @@ from atelier.config.memory.llama import LanguageModel
 from atelier.config.memory.parts import Own
 from atelier.config.memory.replay import language_copies, largest, replays
 from atelier.config.memory.sequences import PROMPT_TOKENS, Sequences
+from atelier.config.placement import painting_gpus
 from atelier.config.policy_parts import DTYPE_BYTES
 from atelier.config.schema import RunConfig
 
@@ -42,17 +44,27 @@ def qwen_memory(config: RunConfig, facts: QwenFacts, images: int, actions: int) 
     policy, environment = config.policy, config.rollout.environment
     model = LanguageModel.of(policy, facts)
     painter = facts.painter
+    frozen = {
+        "frozen transformer": painter.transformer_parameters * DTYPE_BYTES[environment.dtype],
+        "autoencoder": painter.vae_parameters * DTYPE_BYTES[policy.vae.dtype],
+    }
+    painting, apart = list(_painting(config, facts)), painting_gpus(config)
+    ranks_a_painter = config.launch.processes // apart if apart else 0
     return Own(
         held={
             "vision tower": facts.vision_parameters * model.held,
-            "frozen transformer": painter.transformer_parameters * DTYPE_BYTES[environment.dtype],
-            "autoencoder": painter.vae_parameters * DTYPE_BYTES[policy.vae.dtype],
-            "negative prompt": 4 * facts.parameters if _copies_for_negative(config, facts) else 0,
+            **({} if apart else frozen),
+            "negative prompt": _negative_bytes(config, facts),
             "experience": images * 12 * actions + _source_bytes(config, facts, images),
         },
         phases={
-            "rollout": largest(*_writing(config, facts, model), *_painting(config, facts)),
+            "rollout": largest(*_writing(config, facts, model), *(() if apart else painting)),
             "replay": largest(*replays([completions(config, facts)], config, facts)),
+        },
+        painter={
+            name: ranks_a_painter * size
+            for name, size in {**frozen, **largest(*painting)}.items()
+            if apart
         },
     )
 
@@ -87,9 +99,13 @@ def _source_bytes(config: RunConfig, facts: QwenFacts, images: int) -> int:
     return prompts * _seen_tokens(config, facts) * _PATCHES_A_TOKEN * _PATCH_VALUES * 4
 
 
-def _copies_for_negative(config: RunConfig, facts: QwenFacts) -> bool:
+def _negative_bytes(config: RunConfig, facts: QwenFacts) -> int:
+    """A copy without its head, held in what it computes in."""
     guided = max(config.rollout.guidance_scale, config.evaluation.guidance_scale) > 1
-    return guided and facts.kind == "edit" and config.policy.trainable == "full"
+    if not guided or facts.kind != "edit" or config.policy.trainable != "full":
+        return 0
+    head = facts.vocabulary * facts.width
+    return DTYPE_BYTES[config.policy.dtype] * (facts.parameters - head)
 
 
 def _writing(

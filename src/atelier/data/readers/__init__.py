@@ -5,6 +5,7 @@ from pathlib import Path
 
 from atelier.data.prompts import Prompt
 from atelier.data.readers import (
+    complex_edit,
     deepgen,
     focusdiff,
     geneval,
@@ -31,6 +32,7 @@ READERS: dict[str, Callable[[Path], list[Prompt]]] = {
     "janus_sft": janus_sft.read,
     "janus_sft_edit": janus_edit.read_sft,
     "mmmg": mmmg.read,
+    "complex_edit": complex_edit.read,
 }
 
 

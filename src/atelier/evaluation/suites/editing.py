@@ -19,8 +19,7 @@ from PIL.Image import Image
 
 from atelier.config.rewards import EditYesNoConfig
 from atelier.config.schema import EditingConfig, EvaluationConfig
-from atelier.data.edit_check import check_edit
-from atelier.data.edit_rows import edit_of
+from atelier.data.edit_rows import check_row
 from atelier.data.ground_truth import source_image
 from atelier.data.pictures import square
 from atelier.data.prompts import Prompt
@@ -55,7 +54,7 @@ def score(
         Stopped: the judge answers nothing.
     """
     rows = [
-        row(request, image) | _gold(image, request.prompt)
+        row(request, image) | gold_columns(image, request.prompt)
         for request, image in zip(requests, images, strict=True)
     ]
     if judge is not None:
@@ -78,11 +77,12 @@ def edited(following: float, preserving: float) -> float:
     return sqrt(following * preserving)
 
 
-def _gold(image: NDArray[np.uint8], prompt: Prompt) -> dict[str, Any]:
-    made = edit_of(prompt)
-    if made is None:
+def gold_columns(image: NDArray[np.uint8], prompt: Prompt) -> dict[str, Any]:
+    """What the exact checker says of an edited image; None in every column where the edit is none
+    of a scene."""
+    found = check_row(image, prompt)
+    if found is None:
         return {**_columns("gold", None, None), "gold": None, "missing": None}
-    found = check_edit(image, made)
     columns = _columns("gold", found.following, found.preserving)
     wrong = [name for name, is_right in found.facts.items() if not is_right]
     said = f"wrong: {', '.join(wrong)}" if wrong else "all right"
@@ -107,14 +107,15 @@ def _ask(
     scorer = EditYesNoScorer(section, judge.judge)
     for start in range(0, len(rows), BATCH):
         part = slice(start, start + BATCH)
-        scores = scorer.score(_batch(images[part], requests[part]))
+        scores = scorer.score(edit_batch(images[part], requests[part]))
         for own, value, seen in zip(rows[part], scores.values, scores.details, strict=True):
             own |= _columns("judge", seen.get("following"), seen.get("preserving"))
             own["missing"] = value.reason if isinstance(value, Missing) else None
     judge.require_some([row["missing"] for row in rows])
 
 
-def _batch(images: Images, requests: Sequence[ImageRequest]) -> ScoreBatch:
+def edit_batch(images: Images, requests: Sequence[ImageRequest]) -> ScoreBatch:
+    """What a judge is shown of edited images: their sources, too."""
     sources = [_source(one.prompt, images.shape[1]) for one in requests]
     return replace(score_batch(images, requests), source_images=sources)
 

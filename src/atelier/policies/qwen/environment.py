@@ -60,6 +60,7 @@ class Environment:
     Args:
         pipeline: QwenImagePipeline or QwenImageEditPlusPipeline; its text encoder is not used, and
             may be None.
+        device: where it paints; conditions may come from any other.
 
     Raises:
         ConfigError: images of that size, or so wide a window, are not for this pipeline.

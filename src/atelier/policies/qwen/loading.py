@@ -119,6 +119,25 @@ def open_environment(
     return Environment(pipeline, settings, device)
 
 
+def painting_device(config: RunConfig, device: torch.device, rank: int) -> torch.device:
+    """Where the images of a rank are painted: on its own device, or where there are GPUs that do
+    nothing else (rollout.environment.gpus), on one of these, dealt out in turn.
+
+    Raises:
+        ConfigError: there is no such GPU.
+    """
+    gpus = config.rollout.environment.gpus
+    if not gpus or device.type != "cuda":
+        return device
+    place, there = config.launch.processes + rank % gpus, torch.cuda.device_count()
+    if place >= there:
+        raise ConfigError(
+            f"rollout.environment.gpus: rank {rank} paints on the GPU of number {place}, counted "
+            f"from 0, and {there} are visible; lower it, or launch.processes"
+        )
+    return torch.device("cuda", place)
+
+
 def areas_of(config: RunConfig) -> Areas:
     sides = config.rollout.environment
     return Areas(sides.condition_side**2, sides.reference_side**2)

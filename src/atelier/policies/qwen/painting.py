@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import torch
+from torch import nn
 
 from atelier.policies.language.adapters import adapter_off, trained
 from atelier.policies.language.reference import frozen_copy
@@ -61,9 +63,15 @@ class Painter:
         )
 
 
-def negative_of(module: QwenModule, chat: Chat, conditioning: Conditioning) -> Negative:
+def negative_of(
+    module: QwenModule, chat: Chat, conditioning: Conditioning, dtype: torch.dtype
+) -> Negative:
     """The negative prompt by the encoder as it is now, before it is trained: without its adapter,
-    or by a frozen copy where there are source images to come."""
+    or by a frozen copy where there are source images to come.
+
+    Args:
+        dtype: what the module computes in, and a copy is held in: it is never trained.
+    """
     if any("lora_" in name for name in trained(module)):
 
         def by_base(prompts: Sequence[ChatPrompt]) -> Conditioned:
@@ -73,6 +81,9 @@ def negative_of(module: QwenModule, chat: Chat, conditioning: Conditioning) -> N
         return Negative(chat, by_base)
     source = frozen_copy(module, list(frozen_parts(module).values())) if chat.edits else module
     assert isinstance(source, QwenModule)
+    if chat.edits:
+        source.language_model.to(dtype)
+        source.encoder.lm_head = nn.Identity()  # conditions are hidden states
     encoder = source.encoder
     negative = Negative(chat, lambda prompts: conditioning(encoder, prompts))
     if not chat.edits:

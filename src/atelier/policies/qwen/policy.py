@@ -38,6 +38,7 @@ from atelier.policies.qwen.loading import (
     load_pipeline,
     locate,
     open_environment,
+    painting_device,
 )
 from atelier.policies.qwen.module import QwenModule, Segment
 from atelier.policies.qwen.noise import noise_keys as image_keys
@@ -65,6 +66,7 @@ class QwenPolicy:
         config: RunConfig,
         device: torch.device,
         prompts: Sequence[str] = (),
+        rank: int = 0,
     ) -> None:
         rollout, evaluation = config.rollout, config.evaluation
         self._config = config
@@ -80,10 +82,13 @@ class QwenPolicy:
         require_frozen(self._inner)
         vocabulary = self._inner.language_model.embed_tokens.num_embeddings
         self._writing = writing_of(rollout.completion, self._chat, vocabulary)
-        self._environment = open_environment(pipeline, config, device)
+        self._environment = open_environment(
+            pipeline, config, painting_device(config, device, rank)
+        )
         guided = max(rollout.guidance_scale, evaluation.guidance_scale) > 1
         with self._computing():
-            negative = negative_of(self._inner, self._chat, conditioning) if guided else None
+            dtype = getattr(torch, config.policy.dtype)
+            negative = negative_of(self._inner, self._chat, conditioning, dtype) if guided else None
         self._painter = Painter(self._inner, conditioning, self._environment, negative)
 
     @classmethod
@@ -107,7 +112,7 @@ class QwenPolicy:
         directory = locate(config.policy)
         encoder = load_encoder(directory, config.policy)
         pipeline = load_pipeline(directory, config)
-        return cls(encoder, pipeline, config, torch.device(device), prompts)
+        return cls(encoder, pipeline, config, torch.device(device), prompts, rank)
 
     @property
     def _inner(self) -> QwenModule:

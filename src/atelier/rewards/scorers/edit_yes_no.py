@@ -21,6 +21,7 @@ from atelier.data.scenes import Scene, SceneObject
 from atelier.judge.forms import YesNoForm
 from atelier.judge.questions import Answer, Question
 from atelier.rewards.base import Missing, Score, ScoreBatch, Scores
+from atelier.rewards.scorers.edit_gate import followed_and_kept
 from atelier.rewards.scorers.judged import JudgedScorer, missing
 from atelier.rewards.scorers.judges import SharedJudge
 
@@ -67,15 +68,8 @@ class EditYesNoScorer(JudgedScorer):
         return Scores(self.name, scores, details)
 
     def combined(self, following: float, preserving: float) -> float:
-        """The reward. Gated, what is kept counts no more than what was done: a copy of the source
-        keeps all."""
-        gate = self.config.gate
-        kept = {
-            "none": preserving,
-            "product": preserving * following,
-            "min": min(preserving, following),
-        }[gate]
-        return self.config.following_weight * following + self.config.preserving_weight * kept
+        """The reward."""
+        return followed_and_kept(self.config, following, preserving)
 
     def golden(self) -> tuple[ScoreBatch, Sequence[float], float]:
         """Beside a green cross, a blue square made a red circle as it was asked for, and the square

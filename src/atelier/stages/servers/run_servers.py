@@ -51,7 +51,7 @@ class RunServers:
         self._writing = threading.Lock()
         self._entered = False
         self._servers: dict[str, list[ManagedServer]] = {}  # by name in the services file
-        self._placements = Placements((), {})
+        self._placements = Placements((), (), {})
 
     @property
     def urls(self) -> dict[str, list[str]]:
@@ -63,7 +63,7 @@ class RunServers:
         """What the trainer's environment needs: to be let in, and its own GPUs alone."""
         if not self._servers:
             return {}
-        gpus = self._placements.trainer
+        gpus = (*self._placements.trainer, *self._placements.painters)
         return {MANAGED_TOKEN_VARIABLE: self._token} | ({VISIBLE: ",".join(gpus)} if gpus else {})
 
     def check(self) -> None:

@@ -27,5 +27,4 @@ Mark from 0 to 10 how good this picture is as a picture, whatever it was meant t
 perceptual_quality: whether light and shadows agree, whether the parts belong together, whether
 edges are clean and nothing looks pasted, torn or smeared, whether the whole is pleasant to look at.
 {_BANDS}
-Say first, in a few sentences, what you see. Answer in JSON with the keys reasoning and
-perceptual_quality. The mark is a text, "0" to "10"."""
+Answer in JSON with the key perceptual_quality. The mark is a text, "0" to "10"."""

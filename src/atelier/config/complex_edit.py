@@ -1,0 +1,29 @@
+"""How an edited image is marked by Complex-Edit, and on what terms its data may be used."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from atelier.config.sections import Section
+
+Licence = Literal["cc-by-nc-4.0"]
+LICENCE: Licence = "cc-by-nc-4.0"  # of the published data
+
+
+class ComplexEditMeasure(Section):
+    """What reward and suite `complex_edit` have in common (spec qwen 3.2)."""
+
+    alignment_question: str | None = Field(
+        None,
+        min_length=1,
+        description="Asked about source and edited image, for instruction following (IF) and "
+        "identity preservation (IP); {prompt} is the instruction. Default: Atelier's rubric.",
+    )
+    quality_question: str | None = Field(
+        None,
+        min_length=1,
+        description="Asked about the edited image alone, for perceptual quality (PQ). Default: "
+        "Atelier's rubric, which does not name the instruction.",
+    )

@@ -1,0 +1,87 @@
+"""Pictures inside Parquet files, as Hugging Face's data sets have them: {bytes, path} in a column.
+
+Such a picture has a path like a file's, whose folder is the Parquet file and whose name is the row:
+`test_real-00000-of-00001.parquet/17`. So prompt tables name it as they name any picture, and who
+has the Parquet file has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from atelier.errors import DataError
+
+COLUMN = "image"
+
+
+def is_inside(path: Path) -> bool:
+    """Whether a path means a row of a Parquet file."""
+    return path.parent.suffix == ".parquet" and path.name.isdecimal()
+
+
+def picture_bytes(path: Path) -> bytes:
+    """The file that a row's picture is.
+
+    Raises:
+        OSError: the Parquet file is not there or damaged, or has no such picture.
+    """
+    file, row = path.parent, int(path.name)
+    import pyarrow
+    from pyarrow.parquet import ParquetFile
+
+    if not file.is_file():
+        raise FileNotFoundError(f"no such file {file}")
+    try:
+        with ParquetFile(file, memory_map=True) as opened:
+            group, place = _place_of(opened, row)
+            for batch in opened.iter_batches(1, row_groups=[group], columns=[COLUMN]):
+                if place == 0:
+                    return _bytes_of(batch.column(COLUMN)[0].as_py(), path)
+                place -= 1
+    except (pyarrow.ArrowException, KeyError) as error:
+        raise OSError(f"{file} is damaged, or has no pictures: {error}") from error
+    raise OSError(f"{file} has no row {row}")
+
+
+def rows_of_file(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Number and values of every row, a few at a time in memory.
+
+    Raises:
+        DataError: not a Parquet file, or without one of the columns.
+    """
+    import pyarrow
+    from pyarrow.parquet import ParquetFile
+
+    number = 0
+    try:
+        with ParquetFile(path, memory_map=True) as opened:
+            there = opened.schema_arrow.names
+            if lacking := [name for name in columns if name not in there]:
+                raise DataError(
+                    f"{path}: no column {', '.join(lacking)} (it has {', '.join(there) or 'none'})"
+                )
+            for batch in opened.iter_batches(8, columns=list(columns)):
+                for row in batch.to_pylist():
+                    yield number, row
+                    number += 1
+    except (pyarrow.ArrowException, OSError) as error:
+        raise DataError(f"{path}: not a Parquet file, or a damaged one ({error})") from error
+
+
+def _place_of(opened: Any, row: int) -> tuple[int, int]:
+    """The row group that a row is in, and its place there."""
+    for group in range(opened.num_row_groups):
+        count = opened.metadata.row_group(group).num_rows
+        if row < count:
+            return group, row
+        row -= count
+    raise OSError(f"it has {opened.metadata.num_rows} rows")
+
+
+def _bytes_of(value: Any, path: Path) -> bytes:
+    content = value.get("bytes") if isinstance(value, dict) else value
+    if not isinstance(content, bytes) or not content:
+        raise OSError(f"{path}: no bytes of a picture")
+    return content
