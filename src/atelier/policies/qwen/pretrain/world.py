@@ -1,0 +1,155 @@
+"""The world: what is asked for, and the pictures it is about. Made in many processes, the same for
+any number of them; nothing here knows of torch.
+
+Text to image paints things in one of a few orders, so that a few steps of denoising suffice to
+place them; edits leave the places to their source.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, replace
+from itertools import chain, product
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from atelier.data.edit_check import check_edit
+from atelier.data.edits import Edit, edit
+from atelier.data.gold import check
+from atelier.data.keys import key
+from atelier.data.render import render_batch
+from atelier.data.scenes import GRID, Scene, SceneObject, Split, counted, prompt, sample_scene
+
+Kind = str  # tiny.parts.Kind; that module imports torch
+Truth = Scene | Edit  # what a picture is checked on
+
+CHUNK = 500
+_CELLS = tuple(product(range(GRID), repeat=2))
+_COLUMNS = tuple((row, column) for column, row in _CELLS)
+ORDERS = (_CELLS, _COLUMNS, _CELLS[::-1], _COLUMNS[::-1])
+
+
+@dataclass(frozen=True)
+class Cases:
+    """N things that are asked for.
+
+    Attributes:
+        plain: in plain words.
+        truths: what a picture is checked on.
+        images: uint8 [N, 64, 64, 3], as they should be.
+        sources: as they were, for edits.
+        seen: what the sources hold, in words.
+    """
+
+    plain: list[str]
+    truths: list[Truth]
+    images: NDArray[np.uint8]
+    sources: NDArray[np.uint8] | None
+    seen: list[str]
+
+    def __len__(self) -> int:
+        return len(self.plain)
+
+
+def make_cases(executor: Executor, kind: Kind, count: int, split: Split, seed: int) -> Cases:
+    """A pure function of all but the executor."""
+    jobs = [
+        executor.submit(_chunk, kind, start, min(CHUNK, count - start), split, seed)
+        for start in range(0, count, CHUNK)
+    ]
+    parts = [job.result() for job in jobs]
+    return Cases(
+        list(chain.from_iterable(one.plain for one in parts)),
+        list(chain.from_iterable(one.truths for one in parts)),
+        np.concatenate([one.images for one in parts]),
+        None if kind == "text" else np.concatenate([one.sources for one in parts]),
+        list(chain.from_iterable(one.seen for one in parts)),
+    )
+
+
+def any_images(executor: Executor, count: int, split: Split, seed: int) -> NDArray[np.uint8]:
+    """Pictures uint8 [N, 64, 64, 3] of things anywhere, every other one shaken a little: what an
+    autoencoder has to know."""
+    jobs = [
+        executor.submit(_pictures, start, min(CHUNK, count - start), split, seed)
+        for start in range(0, count, CHUNK)
+    ]
+    return np.concatenate([job.result() for job in jobs])
+
+
+def right(images: NDArray[np.uint8], truths: Sequence[Truth], executor: Executor) -> list[bool]:
+    """Whether each picture is right in every fact."""
+    starts = range(0, len(truths), CHUNK // 4)
+    stops = [slice(start, start + CHUNK // 4) for start in starts]
+    jobs = [executor.submit(_right, images[one], truths[one]) for one in stops]
+    return list(chain.from_iterable(job.result() for job in jobs))
+
+
+def is_right(image: Image.Image | NDArray[np.uint8], truth: Truth) -> bool:
+    found = check(image, truth) if isinstance(truth, Scene) else check_edit(image, truth)
+    return all(found.facts.values())
+
+
+def _right(images: NDArray[np.uint8], truths: Sequence[Truth]) -> list[bool]:
+    return [is_right(image, truth) for image, truth in zip(images, truths, strict=True)]
+
+
+def _chunk(kind: Kind, start: int, count: int, split: Split, seed: int) -> Cases:
+    rngs = [
+        random.Random(key("tiny-qwen", kind, split, seed, start + index)) for index in range(count)
+    ]
+    if kind == "text":
+        scenes = [arranged(sample_scene(rng, "shapes", split), rng) for rng in rngs]
+        told = [prompt(one) for one in scenes]
+        return Cases(told, list(scenes), render_batch(scenes), None, told)
+    edits = [settled(edit(sample_scene(rng, "shapes", split), rng)) for rng in rngs]
+    return Cases(
+        [one.instruction for one in edits],
+        list(edits),
+        render_batch([one.target for one in edits]),
+        render_batch([one.source for one in edits]),
+        [described(one.source) for one in edits],
+    )
+
+
+def _pictures(start: int, count: int, split: Split, seed: int) -> NDArray[np.uint8]:
+    scenes = []
+    for index in range(start, start + count):
+        rng = random.Random(key("tiny-qwen any", split, seed, index))
+        scene = sample_scene(rng, "shapes", split)
+        scenes.append(edit(scene, rng).target if index % 4 == 0 else scene)
+    still, shaken = render_batch(scenes), render_batch(scenes, range(start, start + count))
+    still[::2] = shaken[::2]
+    return still
+
+
+def arranged(scene: Scene, rng: random.Random) -> Scene:
+    """The scene with its things in one of the orders; where the words say how two things stand,
+    they stay where they are."""
+    if scene.relation is not None:
+        return scene
+    cells = rng.choice(ORDERS)
+    moved = [replace(item, cell=cell) for item, cell in zip(scene.objects, cells, strict=False)]
+    return Scene(tuple(moved))
+
+
+def settled(made: Edit) -> Edit:
+    """The edit with what it adds in the first free cell, so that there is one way to add."""
+    if made.kind != "add":
+        return made
+    taken = {item.cell for item in made.source.objects}
+    cell = next(one for one in _CELLS if one not in taken)
+
+    def put(item: SceneObject) -> SceneObject:
+        return replace(item, cell=cell) if item in made.new else item
+
+    return replace(made, target=Scene(tuple(map(put, made.target.objects))))
+
+
+def described(scene: Scene) -> str:
+    """What is in a scene of shapes: "two red circles and one blue square"."""
+    return " and ".join(counted(noun, count) for noun, count in scene.groups.items())
