@@ -15,6 +15,7 @@ from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from atelier.config.completion import CompletionConfig, EvaluatedCompletions
+from atelier.config.edit_levels import EditLevels, levels_of
 from atelier.config.ground_truth import GroundTruthConfig
 from atelier.config.judge import JudgeConfig, JudgeName
 from atelier.config.judged import judge_conflicts
@@ -83,6 +84,11 @@ class DataConfig(Section):
         description="Tiers of difficulty that graphs are of, from the easiest of six "
         "(scene_task: graph).",
     )
+    edit_levels: EditLevels | None = Field(
+        None,
+        description="Levels of instructions, in turn: how many atomic edits, 1 to 8, one asks for; "
+        '"8", "1-8" or "1,3,5". Default: 1 (scene_task: edit).',
+    )
     scene_pairs: Fraction = Field(
         0.0,
         description="Share of the prompts that come in pairs, two that differ in one thing "
@@ -91,6 +97,11 @@ class DataConfig(Section):
     train_prompts: PositiveInt = Field(2048, description="Training prompts to keep or generate.")
     heldout_prompts: PositiveInt = Field(256, description="Held-out prompts to keep or generate.")
     seed: NonNegativeInt = Field(0, description="Seed of the generated scenes and of the split.")
+
+    @property
+    def levels(self) -> tuple[int, ...]:
+        """The levels of instructions, ascending."""
+        return levels_of(self.edit_levels or "1")
 
 
 LORA_TARGETS = {

@@ -113,6 +113,11 @@ RULES = (
         "data.scene_task: graph",
     ),
     Rule(
+        ("data.edit_levels",),
+        lambda config: config.data.source != "scenes" or config.data.scene_task == "edit",
+        "data.scene_task: edit",
+    ),
+    Rule(
         ("algorithm.kl", "algorithm.kl_placement", "algorithm.kl_correction"),
         lambda config: config.algorithm.beta > 0,
         "algorithm.beta above 0",

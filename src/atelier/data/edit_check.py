@@ -14,11 +14,14 @@ from atelier.data.edits import SIDES, Cell, Edit
 from atelier.data.gold import FoundShape, find_shapes
 from atelier.data.scenes import GRID, relation_of
 
+Mark = tuple[Cell, str]  # the cell that a thing's centre is in, and its noun
+
 
 @dataclass(frozen=True)
 class EditResult:
-    """`following`: 1 where the instruction was carried out, else 0; `preserving`: the share of what
-    had to stay that did, in [0, 1]; `facts`: what was looked at, by name."""
+    """`following`: the share of the instruction that was carried out, of a single edit 1 or 0;
+    `preserving`: the share of what had to stay that did; both in [0, 1]. `facts`: what was looked
+    at, by name."""
 
     following: float
     preserving: float
@@ -33,7 +36,7 @@ def check_edit(image: Image.Image | NDArray[np.uint8], made: Edit) -> EditResult
     Raises:
         DataError: the array is not uint8 [H, W, 3].
     """
-    marks = [(_cell(one), f"{one.colour} {one.shape}") for one in find_shapes(image, unnamed=True)]
+    marks = marks_of(image)
     held = Counter(marks)
     crowd = Counter(cell for cell, _ in marks)
     facts = {
@@ -46,13 +49,18 @@ def check_edit(image: Image.Image | NDArray[np.uint8], made: Edit) -> EditResult
     return EditResult(float(facts["followed"]), preserving, facts)
 
 
+def marks_of(image: Image.Image | NDArray[np.uint8]) -> list[Mark]:
+    """All that a picture holds, also what is no shape: "red "."""
+    return [(_cell(one), f"{one.colour} {one.shape}") for one in find_shapes(image, unnamed=True)]
+
+
 def _cell(shape: FoundShape) -> Cell:
     left, top, right, bottom = shape.box
     row, column = int((top + bottom) / 2 * GRID), int((left + right) / 2 * GRID)
     return min(row, GRID - 1), min(column, GRID - 1)
 
 
-def _followed(marks: list[tuple[Cell, str]], made: Edit) -> bool:
+def _followed(marks: list[Mark], made: Edit) -> bool:
     gone, nouns = {item.noun for item in made.gone}, Counter(noun for _, noun in marks)
     if made.kind == "remove":
         return not any(nouns[noun] for noun in gone)
@@ -78,7 +86,7 @@ def _is_there(cell: Cell, made: Edit) -> bool:
     return relation_of(cell, other.cell) == made.place
 
 
-def _strangers(marks: list[tuple[Cell, str]], made: Edit) -> list[tuple[Cell, str]]:
+def _strangers(marks: list[Mark], made: Edit) -> list[Mark]:
     """Marks that neither stay nor come of the instruction, well or badly followed."""
     left = Counter(marks) - Counter((item.cell, item.noun) for item in made.kept)
     if made.kind in ("colour", "replace"):

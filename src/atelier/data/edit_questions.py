@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections import Counter
 
+from atelier.data.compound_edits import CompoundEdit, after
 from atelier.data.edits import STEPS, Edit
 from atelier.data.questions import ANSWER, NO, YES
-from atelier.data.scenes import counted
+from atelier.data.scenes import SceneObject, counted
 
 Asked = tuple[str, str]  # text, and yes or no
 
@@ -28,11 +29,36 @@ def following_questions(edit: Edit) -> list[Asked]:
     return asked
 
 
-def preserving_questions(edit: Edit) -> list[Asked]:
+def following_steps_questions(edit: CompoundEdit) -> list[Asked]:
+    """The same of a compound edit: of each thing that its steps touch, and of each place beside
+    another."""
+    nouns = {step.noun: step.noun for step in edit.steps}
+    names = {item.noun for item in edit.target}
+    for item in edit.source:
+        if item.noun in nouns:
+            nouns[item.noun] = _name_after(edit, item)
+    touched = dict.fromkeys((*nouns, *nouns.values()))
+    asked = [_how_many(noun, int(noun in names)) for noun in touched]
+    for step in edit.steps:
+        if step.kind == "move" and step.value in STEPS:
+            where = f"{step.value} the {step.other}"
+            asked.append((f"Is the {nouns[step.noun]} {where}? {ANSWER}", YES))
+    return asked
+
+
+def preserving_questions(edit: Edit | CompoundEdit) -> list[Asked]:
     """As many as before of everything that the instruction does not name."""
+    if isinstance(edit, CompoundEdit):
+        return [_how_many(item.noun, 1) for item in edit.kept]
     touched = {item.noun for item in (*edit.gone, *edit.new)}
     kept = Counter(item.noun for item in edit.source.objects if item.noun not in touched)
     return [_how_many(noun, count) for noun, count in kept.items()]
+
+
+def _name_after(edit: CompoundEdit, item: SceneObject) -> str:
+    for step in edit.steps_of(item.noun).values():
+        item = after(item, step)
+    return item.noun
 
 
 def _how_many(noun: str, count: int) -> Asked:

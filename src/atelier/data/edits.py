@@ -25,6 +25,7 @@ from atelier.errors import DataError
 Kind = Literal["colour", "replace", "remove", "add", "move"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 Cell = tuple[int, int]
+CELLS: tuple[Cell, ...] = tuple((row, column) for row in range(GRID) for column in range(GRID))
 SIDES = {"left": -1, "right": 1}
 STEPS = {"above": (-1, 0), "below": (1, 0), "left of": (0, -1), "right of": (0, 1)}
 
@@ -183,5 +184,4 @@ def _unseen_noun(scene: Scene, rng: random.Random) -> str:
 
 def _free_cells(scene: Scene) -> list[Cell]:
     taken = {item.cell for item in scene.objects}
-    cells = [(row, column) for row in range(GRID) for column in range(GRID)]
-    return [cell for cell in cells if cell not in taken]
+    return [cell for cell in CELLS if cell not in taken]

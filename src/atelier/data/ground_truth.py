@@ -17,7 +17,7 @@ from atelier.data import scene_graphs
 from atelier.data.pictures import MOST_ELONGATED, opaque
 from atelier.data.prompts import Prompt
 from atelier.data.render import REFERENCE_SIZE, render, render_objects
-from atelier.data.scenes import from_dict
+from atelier.data.scenes import from_dict, objects_from_list
 from atelier.errors import DataError
 
 _TRUTH_SCENES = ("target_scene", "scene", "scene_graph")
@@ -99,10 +99,16 @@ def _picture(
         return _read(Path(path), prompt)
     for scene_key in scene_keys:
         if (scene := metadata.get(scene_key)) is not None:
-            if scene_key == "scene_graph":
-                return render_objects(scene_graphs.from_dict(scene).objects, size=size)
-            return render(from_dict(scene), size=size)
+            return _drawn(scene, size, is_graph=scene_key == "scene_graph")
     return None
+
+
+def _drawn(scene: dict[str, Any], size: int, is_graph: bool) -> Image.Image:
+    if is_graph:
+        return render_objects(scene_graphs.from_dict(scene).objects, size=size)
+    if scene.get("word") is None:  # edits may have more things than a prompt could name
+        return render_objects(objects_from_list(scene.get("objects", [])), size=size)
+    return render(from_dict(scene), size=size)
 
 
 def _read(path: Path, prompt: Prompt) -> Image.Image:

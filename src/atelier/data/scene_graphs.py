@@ -19,6 +19,8 @@ from atelier.data.scenes import (
     SHAPES,
     SceneObject,
     Split,
+    objects_from_list,
+    objects_to_list,
     relation_of,
 )
 from atelier.errors import DataError
@@ -149,10 +151,7 @@ def to_dict(graph: SceneGraph) -> dict[str, Any]:
     return {
         "tier": graph.tier,
         "discipline": graph.discipline,
-        "objects": [
-            {"shape": one.shape, "colour": one.colour, "cell": list(one.cell)}
-            for one in graph.objects
-        ],
+        "objects": objects_to_list(graph.objects),
         "links": [list(one) for one in graph.links],
     }
 
@@ -164,9 +163,7 @@ def from_dict(data: dict[str, Any]) -> SceneGraph:
         DataError: a missing or unknown key, or a value that is no graph.
     """
     try:
-        objects = tuple(
-            SceneObject(**{**one, "cell": tuple(one["cell"])}) for one in data["objects"]
-        )
+        objects = objects_from_list(data["objects"])
         links = tuple(Link(*one) for one in data["links"])
         return SceneGraph(data["tier"], data["discipline"], objects, links)
     except (KeyError, TypeError, IndexError) as error:

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, Literal, Protocol
 
-from atelier.data.edit_rows import edit_prompt
+from atelier.data.compound_edits import compound_edit
+from atelier.data.edit_rows import compound_prompt, edit_prompt
 from atelier.data.edits import edit
 from atelier.data.graph_rows import graph_prompt
 from atelier.data.keys import key
@@ -35,6 +36,8 @@ class ScenesConfig(TablesConfig, Protocol):
     def scene_wording(self) -> Wording: ...
     @property
     def scene_tiers(self) -> int: ...
+    @property
+    def levels(self) -> tuple[int, ...]: ...
     @property
     def scene_pairs(self) -> float: ...
 
@@ -80,8 +83,8 @@ def scene_table(config: ScenesConfig, split: Split) -> PromptSet:
     Without pairs the first n of a larger set are the set of n. Metadata: "scene", "target" (its
     word, where it has one), and of a pair those of `rows` and "category", what is different; of an
     edit those of `edit_rows`, of a graph those of `graph_rows`. An edit is of the split of the
-    scene that it changes. Graphs take turns through tiers and disciplines. Of a riddle
-    (`scene_wording`) metadata have "plain", the words that solve it.
+    scene that it changes. Edits take turns through levels, graphs through tiers and disciplines.
+    Of a riddle (`scene_wording`) metadata have "plain", the words that solve it.
 
     Raises:
         TooFewScenes: there are not so many different prompts.
@@ -106,19 +109,12 @@ def scene_table(config: ScenesConfig, split: Split) -> PromptSet:
             raise TooFewScenes(config, split, len(found))
 
     if config.scene_task == "edit":
-        draw("scene edit", wanted, lambda rng: [_edit(config.scene_kind, split, rng)])
-        return _worded(found, split, config.scene_wording)
-    if config.scene_task == "graph":
-        cells = [(tier, one) for tier in TIERS[: config.scene_tiers] for one in DISCIPLINES]
-
-        def next_graph(rng: random.Random) -> list[Prompt]:
-            cell = cells[len(found) % len(cells)]
-            return [graph_prompt(sample_graph(rng, *cell, split))]
-
-        draw("scene graph", wanted, next_graph)
-        return _worded(found, split, config.scene_wording)
-    draw("scene pair", 2 * pairs, lambda rng: _pair(config.scene_kind, split, rng))
-    draw("scene", wanted, lambda rng: [_single(sample_scene(rng, config.scene_kind, split))])
+        draw("scene edit", wanted, lambda rng: [_edit(config, split, len(found), rng)])
+    elif config.scene_task == "graph":
+        draw("scene graph", wanted, lambda rng: [_graph(config, split, len(found), rng)])
+    else:
+        draw("scene pair", 2 * pairs, lambda rng: _pair(config.scene_kind, split, rng))
+        draw("scene", wanted, lambda rng: [_single(sample_scene(rng, config.scene_kind, split))])
     return _worded(found, split, config.scene_wording)
 
 
@@ -143,6 +139,8 @@ def _world(config: ScenesConfig) -> str:
         words.append(f"scene_task {config.scene_task}")
     if config.scene_task == "graph":
         words.append(f"scene_tiers {config.scene_tiers}")
+    if config.scene_task == "edit":
+        words.append(f"edit_levels {','.join(map(str, config.levels))}")
     if config.scene_pairs:
         words.append(f"scene_pairs {config.scene_pairs:g}")
     return ", ".join(words)
@@ -169,8 +167,18 @@ def _pair(kind: Kind, split: Split, rng: random.Random) -> list[Prompt]:
     return prompts
 
 
-def _edit(kind: Kind, split: Split, rng: random.Random) -> Prompt:
-    return edit_prompt(edit(sample_scene(rng, kind, split), rng))
+def _edit(config: ScenesConfig, split: Split, place: int, rng: random.Random) -> Prompt:
+    """Levels take turns through the table."""
+    level = config.levels[place % len(config.levels)]
+    if level == 1:
+        return edit_prompt(edit(sample_scene(rng, config.scene_kind, split), rng))
+    return compound_prompt(compound_edit(rng, level, split))
+
+
+def _graph(config: ScenesConfig, split: Split, place: int, rng: random.Random) -> Prompt:
+    """Tiers and disciplines take turns through the table."""
+    cells = [(tier, one) for tier in TIERS[: config.scene_tiers] for one in DISCIPLINES]
+    return graph_prompt(sample_graph(rng, *cells[place % len(cells)], split))
 
 
 def _asked(one: Prompt) -> str:

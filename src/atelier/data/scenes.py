@@ -8,6 +8,7 @@ and test points, which are all differences or views of scenes. Source: design se
 import random
 import re
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -233,12 +234,17 @@ def content_key(scene: Scene) -> str:
     """
     if scene.word is not None:
         return f"word {scene.word.text}"
-    return "shapes " + ", ".join(sorted(f"{count} {noun}" for noun, count in scene.groups.items()))
+    return _things_key(scene.groups)
 
 
 def split_of(scene: Scene) -> Split:
     """The one split that the scene's content belongs to; about 15 % is held out."""
-    return "heldout" if uniform("scene split", content_key(scene)) < HELDOUT_SHARE else "train"
+    return _split_of_content(content_key(scene))
+
+
+def split_of_things(counts: Mapping[str, int]) -> Split:
+    """The split of all pictures that hold so many of each noun, and no word."""
+    return _split_of_content(_things_key(counts))
 
 
 def sample_scene(
@@ -263,10 +269,7 @@ def to_dict(scene: Scene) -> dict[str, Any]:
     """JSON-ready form of a scene; `from_dict` reads it back."""
     word = scene.word
     return {
-        "objects": [
-            {"shape": item.shape, "colour": item.colour, "cell": list(item.cell)}
-            for item in scene.objects
-        ],
+        "objects": objects_to_list(scene.objects),
         "word": None if word is None else {"text": word.text, "colour": word.colour},
     }
 
@@ -278,13 +281,38 @@ def from_dict(data: dict[str, Any]) -> Scene:
         DataError: a missing or unknown key, or a value that is no scene.
     """
     try:
-        objects = tuple(
-            SceneObject(**{**item, "cell": tuple(item["cell"])}) for item in data["objects"]
-        )
+        objects = objects_from_list(data["objects"])
         word = None if data["word"] is None else Word(**data["word"])
         return Scene(objects, word)
     except (KeyError, TypeError) as error:
         raise DataError(f"scene {legible_value(data)}: not a scene ({error})") from error
+
+
+def objects_to_list(objects: Sequence[SceneObject]) -> list[dict[str, Any]]:
+    """JSON-ready form of objects; `objects_from_list` reads it back."""
+    return [
+        {"shape": item.shape, "colour": item.colour, "cell": list(item.cell)} for item in objects
+    ]
+
+
+def objects_from_list(data: list[dict[str, Any]]) -> tuple[SceneObject, ...]:
+    """Read objects written by `objects_to_list`.
+
+    Raises:
+        DataError: it is no such list, or an object has a value that there is not.
+    """
+    try:
+        return tuple(SceneObject(**{**item, "cell": tuple(item["cell"])}) for item in data)
+    except (KeyError, TypeError) as error:
+        raise DataError(f"{legible_value(data)}: not a scene's objects ({error})") from error
+
+
+def _things_key(counts: Mapping[str, int]) -> str:
+    return "shapes " + ", ".join(sorted(f"{count} {noun}" for noun, count in counts.items()))
+
+
+def _split_of_content(content: str) -> Split:
+    return "heldout" if uniform("scene split", content) < HELDOUT_SHARE else "train"
 
 
 def _sample_word(rng: random.Random, length: int) -> Scene:

@@ -19,8 +19,7 @@ from PIL.Image import Image
 
 from atelier.config.rewards import EditYesNoConfig
 from atelier.config.schema import EditingConfig, EvaluationConfig
-from atelier.data.edit_check import check_edit
-from atelier.data.edit_rows import edit_of
+from atelier.data.edit_rows import check_row
 from atelier.data.ground_truth import source_image
 from atelier.data.pictures import square
 from atelier.data.prompts import Prompt
@@ -79,10 +78,9 @@ def edited(following: float, preserving: float) -> float:
 
 
 def _gold(image: NDArray[np.uint8], prompt: Prompt) -> dict[str, Any]:
-    made = edit_of(prompt)
-    if made is None:
+    found = check_row(image, prompt)
+    if found is None:
         return {**_columns("gold", None, None), "gold": None, "missing": None}
-    found = check_edit(image, made)
     columns = _columns("gold", found.following, found.preserving)
     wrong = [name for name, is_right in found.facts.items() if not is_right]
     said = f"wrong: {', '.join(wrong)}" if wrong else "all right"
