@@ -1,4 +1,4 @@
-"""Tiny Qwen-Image and its twin that edits: real pipelines, with the tokens of the published ones."""
+"""Tiny Qwen-Image and its twin that edits: real pipelines, with the published tokens."""
 
 from __future__ import annotations
 

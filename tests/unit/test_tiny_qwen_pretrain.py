@@ -12,11 +12,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
+from atelier.data.compound_check import check_compound
+from atelier.data.compound_edits import compound_edit
+from atelier.data.compound_words import instruction
 from atelier.data.edit_check import check_edit
 from atelier.data.edits import edit
 from atelier.data.gold import check
-from atelier.data.render import render
+from atelier.data.render import render, render_objects
 from atelier.data.riddles import riddle
 from atelier.data.scenes import content_key, prompt, sample_scene
 from atelier.errors import DataError
@@ -30,7 +34,13 @@ from atelier.policies.qwen.pretrain.options import (
     PainterOptions,
     WriterOptions,
 )
-from atelier.policies.qwen.pretrain.painter import PainterTrainer, Pictures, shifted
+from atelier.policies.qwen.pretrain.painter import (
+    PainterTrainer,
+    Pictures,
+    shifted,
+    trained_velocity,
+    velocity,
+)
 from atelier.policies.qwen.pretrain.run import (
     BEST,
     pretrain_autoencoder,
@@ -49,7 +59,7 @@ from atelier.policies.qwen.pretrain.words import (
     nearly,
     solved,
 )
-from atelier.policies.qwen.pretrain.world import arranged, make_cases, settled
+from atelier.policies.qwen.pretrain.world import arranged, make_cases, settled, settled_steps
 from atelier.policies.qwen.pretrain.writer import WriterTrainer, lessons
 from atelier.policies.qwen.templates import stock
 from atelier.policies.qwen.tiny.parts import (
@@ -87,7 +97,8 @@ def chat_of(kind: Kind) -> tuple[Any, Chat]:
 
 
 def test_a_riddle_is_solved_by_who_knows_all_clues() -> None:
-    for text in [*map(prompt, SCENES), *(one.instruction for one in EDITS)]:
+    several = [instruction(compound_edit(RNG, level)) for level in (2, 3, 8) for _ in range(30)]
+    for text in [*map(prompt, SCENES), *(one.instruction for one in EDITS), *several]:
         assert solved(riddle(text), meaning) == text
         assert solved(text, meaning) == text
 
@@ -131,6 +142,11 @@ def test_pictures_are_right_and_in_few_orders() -> None:
     assert 1 < len(places) <= 4
     for one in map(settled, EDITS):
         assert all(check_edit(render(one.target), one).facts.values())
+    for level in (2, 3):
+        for _ in range(50):
+            made = settled_steps(compound_edit(rng, level))
+            facts = check_compound(render_objects(made.target), made).facts
+            assert all(facts.values())
 
 
 def test_cases_are_the_same_however_many_make_them(executor: Any) -> None:
@@ -171,8 +187,6 @@ def test_conditions_are_those_of_the_trainer(kind: Kind, executor: Any) -> None:
     found = conditions(pipeline.text_encoder, chat, told, sources, "cpu")
     conditioning = Conditioning(chat, 256)
     for index, one in enumerate(told):
-        from PIL import Image
-
         source = None if cases.sources is None else Image.fromarray(cases.sources[index])
         written = None
         if one.completion is not None:
@@ -244,6 +258,22 @@ def test_the_painter_learns(kind: Kind, executor: Any) -> None:
     assert np.mean(losses[-4:]) < 0.95 * np.mean(losses[:3])
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_trained_is_what_the_pipelines_ask_for(kind: Kind) -> None:
+    transformer = build_transformer()
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for weight in transformer.parameters():
+            weight.add_(0.1 * torch.randn(weight.shape, generator=generator))
+        tokens, source = torch.randn(2, 3, 64, 16, generator=generator)
+        embeds = torch.randn(3, 8, 96, generator=generator)
+        mask = torch.arange(8) < torch.tensor([8, 3, 5])[:, None]
+        given = (tokens, source if kind == "edit" else None, torch.rand(3), embeds, mask)
+        ours, theirs = trained_velocity(transformer, *given), velocity(transformer, *given)
+    torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
+    assert theirs.std() > 0.1
+
+
 def test_noise_levels_are_as_dense_as_those_sampled_at() -> None:
     """Spec qwen 11 no. 4."""
     levels = shifted(torch.linspace(1, 1 / 8, 8, dtype=torch.float64))
@@ -262,9 +292,7 @@ def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     pretrain_here(
         pretrain_autoencoder, AutoencoderOptions(out=parts["autoencoder"], **tiny, images=8)
     )
-    pretrain_here(
-        pretrain_writer, WriterOptions(out=parts["writer"], kind=kind, **tiny, cases=6)
-    )
+    pretrain_here(pretrain_writer, WriterOptions(out=parts["writer"], kind=kind, **tiny, cases=6))
     options = PainterOptions(out=out / "painter", kind=kind, **parts, **tiny, cases=6)
     pretrain_here(pretrain_painter, options)
     return out / "painter" / BEST

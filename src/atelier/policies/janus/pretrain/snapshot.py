@@ -24,4 +24,3 @@ def save_snapshot(
     processor.save_pretrained(folder)
     load_as_float32(folder)
     describe_snapshot(folder, samples, record)
-

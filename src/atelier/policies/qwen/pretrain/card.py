@@ -14,6 +14,7 @@ from atelier.policies.qwen.pretrain.options import (
     PainterOptions,
     WriterOptions,
 )
+from atelier.policies.qwen.pretrain.world import LEVELS
 
 MODULE = "atelier.policies.qwen.pretrain"
 
@@ -107,6 +108,12 @@ def card(record: dict[str, Any]) -> str:
     commands.append(f"python -m {MODULE} promote DIR/best {target}")
     rows = [
         f"| {way} | {measured[way]:.3f} | {GATE[way][0]:g} to {GATE[way][1]:g} |" for way in WAYS
+    ]
+    rows += [
+        f"| {way}, edits of {level} steps | {measured[f'C{level}'][way]:.3f} | |"
+        for level in LEVELS
+        if f"C{level}" in measured
+        for way in WAYS
     ]
     return CARD.format(
         **(TEXT if kind == "text" else EDIT),

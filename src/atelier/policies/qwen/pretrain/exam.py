@@ -35,7 +35,7 @@ from atelier.policies.qwen.pretrain.world import Cases, make_cases, right
 from atelier.policies.qwen.templates import stock
 from atelier.policies.qwen.tiny.parts import AREAS, PRESET, SIDE
 
-MAX_TOKENS = 32  # of a completion
+MAX_TOKENS = 48  # of a completion
 WINDOW = 256
 BATCH = 256
 
@@ -66,12 +66,14 @@ class Exam:
 
     Args:
         pipeline: whose tokenizer, language model and, later, painter are examined.
+        level: steps that an edit is worth.
     """
 
     def __init__(
-        self, pipeline: Any, kind: str, count: int, seed: int, executor: Executor
+        self, pipeline: Any, kind: str, count: int, seed: int, executor: Executor, level: int = 1
     ) -> None:
-        self.cases: Cases = make_cases(executor, kind, count, "heldout", seed)
+        levels = {level: 1.0}
+        self.cases: Cases = make_cases(executor, kind, count, "heldout", seed, levels)
         self.riddles = [riddle(one) for one in self.cases.plain]
         self.keys = [key("tiny-qwen exam", seed, index) for index in range(count)]
         self._pipeline, self._executor = pipeline, executor

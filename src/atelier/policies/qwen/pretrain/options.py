@@ -31,7 +31,7 @@ class WriterOptions(PretrainingOptions):
     tokenizer: Path = knob(
         Path("assets/tiny-qwen-image/tokenizer"), "folder of the tokenizer", type=Path
     )
-    budget_seconds: float = knob(110.0, "wall-clock time of the whole training")
+    budget_seconds: float = knob(130.0, "wall-clock time of the whole training")
     cases: int = knob(60_000, "scenes or edits of the training split")
     readings: int = knob(5, "completions of each")
     known: tuple[float, ...] = knob(

@@ -18,12 +18,13 @@ from atelier.policies.pretraining.compute import (
     adamw,
     autocast,
     cosine,
+    decayed,
     follow,
     set_rate,
 )
+from atelier.policies.qwen.presets import PRESETS
 from atelier.policies.qwen.pretrain.options import PainterOptions
 from atelier.policies.qwen.pretrain.tellings import Conditions
-from atelier.policies.qwen.presets import PRESETS
 from atelier.policies.qwen.tiny.parts import PRESET
 
 
@@ -55,12 +56,7 @@ class PainterTrainer:
         self._pictures, self._told, self._options = pictures, told, options
         device = pictures.targets.device
         self._generator = torch.Generator(device).manual_seed(options.seed + 1)
-        matrices = [one for one in model.parameters() if one.ndim > 1]
-        others = [one for one in model.parameters() if one.ndim <= 1]
-        groups = [
-            {"params": matrices, "weight_decay": options.weight_decay},
-            {"params": others, "weight_decay": 0.0},
-        ]
+        groups = decayed(model.parameters(), options.weight_decay)
         self._optimizer = adamw(groups, (0.9, 0.99), device)
         self._loss = torch.zeros((), device=device)
         self._update = Recorded(self._descend, self._generator, options.record)
@@ -98,11 +94,9 @@ class PainterTrainer:
         places = torch.arange(embeds.shape[1], device=embeds.device)
         mask = places < told.lengths[rows][:, None]
         source = None if pictures.sources is None else pictures.sources[case].float()
-        with autocast(clean):
-            velocity = predicted(
-                self.model, (1 - level) * clean + level * noise, source, sigma, embeds, mask
-            )
-        return functional.mse_loss(velocity.float(), noise - clean)
+        noisy = (1 - level) * clean + level * noise
+        toward = trained_velocity(self.model, noisy, source, sigma, embeds, mask)
+        return functional.mse_loss(toward, noise - clean)
 
 
 def shifted(uniform: Tensor) -> Tensor:
@@ -111,7 +105,7 @@ def shifted(uniform: Tensor) -> Tensor:
     return factor * uniform / (1 + (factor - 1) * uniform)
 
 
-def predicted(
+def trained_velocity(
     model: QwenImageTransformer2DModel,
     tokens: Tensor,
     source: Tensor | None,
@@ -119,19 +113,59 @@ def predicted(
     embeds: Tensor,
     mask: Tensor,
 ) -> Tensor:
-    """Velocity [B, tokens, 4 C], as the pipelines ask the transformer for it."""
-    count, length = tokens.shape[:2]
-    side = math.isqrt(length)
-    shape = (1, side, side)
-    given = tokens if source is None else torch.cat([tokens, source], dim=1)
+    """`velocity` with the blocks in bfloat16 on a GPU. All else is in float32: the library would
+    round the noise level to the precision of the blocks."""
+    length, given = tokens.shape[1], _joined(tokens, source)
+    hidden, text = model.img_in(given), model.txt_in(model.txt_norm(embeds))
+    time = model.time_text_embed(sigma, hidden)
+    rotation = model.pos_embed(
+        [_shapes(tokens, source)], max_txt_seq_len=embeds.shape[1], device=tokens.device
+    )
+    with autocast(tokens):
+        for block in model.transformer_blocks:
+            text, hidden = block(
+                hidden_states=hidden,
+                encoder_hidden_states=text,
+                encoder_hidden_states_mask=mask,
+                temb=time,
+                image_rotary_emb=rotation,
+            )
+    return model.proj_out(model.norm_out(hidden.float(), time))[:, :length]
+
+
+def velocity(
+    model: QwenImageTransformer2DModel,
+    tokens: Tensor,
+    source: Tensor | None,
+    sigma: Tensor,
+    embeds: Tensor,
+    mask: Tensor,
+) -> Tensor:
+    """Velocity [B, tokens, 4 C], as the pipelines ask the transformer for it.
+
+    Args:
+        tokens: [B, tokens, 4 C] noisy.
+        source: the same of the pictures that are edited, without noise.
+        sigma: [B] noise levels.
+        embeds: [B, L, D], with their mask [B, L].
+    """
     return model(
-        hidden_states=given,
+        hidden_states=_joined(tokens, source),
         timestep=sigma,
         encoder_hidden_states=embeds,
         encoder_hidden_states_mask=mask,
-        img_shapes=[[shape] if source is None else [shape, shape]] * count,
+        img_shapes=[_shapes(tokens, source)] * len(tokens),
         return_dict=False,
-    )[0][:, :length]
+    )[0][:, : tokens.shape[1]]
+
+
+def _joined(tokens: Tensor, source: Tensor | None) -> Tensor:
+    return tokens if source is None else torch.cat([tokens, source], dim=1)
+
+
+def _shapes(tokens: Tensor, source: Tensor | None) -> list[tuple[int, int, int]]:
+    side = math.isqrt(tokens.shape[1])
+    return [(1, side, side)] * (1 if source is None else 2)
 
 
 @torch.no_grad()
@@ -153,6 +187,6 @@ def paint(
     tokens = noise
     for time in scheduler.timesteps:
         sigma = time.expand(len(tokens)).to(tokens.dtype) / 1000
-        velocity = predicted(model, tokens, source, sigma, embeds, mask)
-        tokens = scheduler.step(velocity, time, tokens, return_dict=False)[0]
+        toward = velocity(model, tokens, source, sigma, embeds, mask)
+        tokens = scheduler.step(toward, time, tokens, return_dict=False)[0]
     return tokens

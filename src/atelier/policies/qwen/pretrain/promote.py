@@ -16,6 +16,7 @@ from atelier.errors import DataError
 from atelier.policies.pretraining.snapshots import LOG, install, read_record
 from atelier.policies.qwen.pretrain.card import card
 from atelier.policies.qwen.pretrain.exam import Exam, failures
+from atelier.policies.qwen.pretrain.world import LEVELS
 from atelier.policies.qwen.templates import reads_image
 
 log = logging.getLogger(__name__)
@@ -53,12 +54,15 @@ def measure(folder: Path, heldout: int, seed: int = MEASURE_SEED) -> dict[str, A
     kind = "edit" if reads_image(pipeline) else "text"
     with ThreadPoolExecutor(1) as executor:
         exam = Exam(pipeline, kind, heldout, seed, executor)
-        written = exam.written(pipeline.text_encoder)
-        ways = exam.ways(pipeline.text_encoder, written)
-        found, _, _ = exam.scores(ways, exam.painted_by_pipeline)
-        return {
-            "heldout": heldout,
-            "ceiling": exam.round_trip(),
-            "right completions": round(exam.right_words(written), 4),
-            **found,
-        }
+        found = {"heldout": heldout, "ceiling": exam.round_trip(), **_measured(pipeline, exam)}
+        for level in [one for one in LEVELS if one > 1 and kind == "edit"]:
+            more = Exam(pipeline, kind, heldout, seed, executor, level)
+            found[f"C{level}"] = _measured(pipeline, more)
+        return found
+
+
+def _measured(pipeline: Any, exam: Exam) -> dict[str, float]:
+    written = exam.written(pipeline.text_encoder)
+    ways = exam.ways(pipeline.text_encoder, written)
+    found, _, _ = exam.scores(ways, exam.painted_by_pipeline)
+    return {"right completions": round(exam.right_words(written), 4), **found}

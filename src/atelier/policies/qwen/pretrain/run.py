@@ -5,10 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from diffusers import AutoencoderKLQwenImage, QwenImageTransformer2DModel
 from diffusers.utils import logging as diffusers_logging
-from torch import Tensor
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor, nn
 from transformers import Qwen2_5_VLForConditionalGeneration
 from transformers.utils import logging as transformers_logging
 
@@ -38,7 +41,7 @@ from atelier.policies.qwen.pretrain.snapshot import (
     save_part,
     save_pipeline,
 )
-from atelier.policies.qwen.pretrain.tellings import conditions, tellings
+from atelier.policies.qwen.pretrain.tellings import Conditions, conditions, tellings
 from atelier.policies.qwen.pretrain.world import Cases, any_images, make_cases
 from atelier.policies.qwen.pretrain.writer import WriterTrainer, lessons
 from atelier.policies.qwen.templates import stock
@@ -151,8 +154,8 @@ class WriterPretraining(Pretraining[WriterOptions]):
                 "right completions": round(exam.right_words(written), 4),
             }
         )
-        for asked, plain, said in zip(exam.riddles[:8], exam.cases.plain, written.texts, strict=False):
-            self.note("wrote", asked=asked, plain=plain, wrote=said)
+        for index in range(min(8, options.heldout)):
+            self.note("wrote", asked=exam.riddles[index], wrote=written.texts[index])
         save_part(left, options.out / ENCODER)
         tokenizer.save_pretrained(options.out / TOKENIZER)
         _keep(self)
@@ -161,37 +164,43 @@ class WriterPretraining(Pretraining[WriterOptions]):
 class PainterPretraining(Pretraining[PainterOptions]):
     """Leaves the best pipeline, by the pictures of true completions."""
 
-    reserve = 25.0
+    reserve = 12.0
 
     def run(self) -> None:
         options = self.options
-        self.best, self.chosen = -1.0, 0
+        self.best = -1.0
         self.record["parts"] = {
             name: read_record(folder)
             for name, folder in (("autoencoder", options.autoencoder), ("writer", options.writer))
         }
         self.pipeline = self._pipeline()
-        encoder, vae = self.pipeline.text_encoder, self.pipeline.vae
+        self._prepare_exam()
+        pictures, told = self._taught()
+        self._train(PainterTrainer(self.pipeline.transformer, pictures, told, options))
+
+    def _prepare_exam(self) -> None:
+        """All but the pictures, which is the same at every evaluation."""
+        options, encoder = self.options, self.pipeline.text_encoder
         self.exam = Exam(self.pipeline, options.kind, options.heldout, options.seed, self.executor)
         written = self.exam.written(encoder)
+        self.texts, self.ways = written.texts, self.exam.ways(encoder, written)
         self.record["right completions"] = round(self.exam.right_words(written), 4)
-        self.ways = self.exam.ways(encoder, written)
-        self.texts = written.texts
         self.record["ceiling"] = self.exam.round_trip()
         self.note("exam", words=self.record["right completions"], ceiling=self.record["ceiling"])
+
+    def _taught(self) -> tuple[Pictures, Conditions]:
+        """What the transformer learns from, on the device."""
+        options, device, vae = self.options, self.options.device, self.pipeline.vae
         cases = make_cases(self.executor, options.kind, options.cases, "train", options.seed)
         self.note("cases", count=len(cases))
         chat = Chat(self.pipeline, stock(self.pipeline), AREAS)
-        told = tellings(cases.plain, chat.edits, options.tellings, options.seed)
-        sources = _sources(cases, options.device)
-        given = conditions(encoder, chat, told, sources, options.device)
-        self.note("conditions", embeds=list(given.embeds.shape))
-        targets = autoencoder.encode(vae, torch.from_numpy(cases.images).to(options.device))
+        said = tellings(cases.plain, chat.edits, options.tellings, options.seed)
+        sources = _sources(cases, device)
+        told = conditions(self.pipeline.text_encoder, chat, said, sources, device)
+        self.note("conditions", embeds=list(told.embeds.shape))
+        targets = autoencoder.encode(vae, torch.from_numpy(cases.images).to(device))
         before = None if sources is None else autoencoder.encode(vae, sources)
-        trainer = PainterTrainer(
-            self.pipeline.transformer, Pictures(targets, before), given, options
-        )
-        self._train(trainer)
+        return Pictures(targets, before), told
 
     def _pipeline(self) -> Any:
         options = self.options
@@ -240,17 +249,21 @@ class PainterPretraining(Pretraining[PainterOptions]):
         self.evaluated(entry)
         if found["true"] >= self.best:
             self.best = found["true"]
-            notes = [f"{'right' if one else 'WRONG'}: {text}" for one, text in zip(right, self.texts, strict=True)]
-            grid = sample_grid(
-                images[:GRID_SAMPLES],
-                [text for text in self.exam.cases.plain[:GRID_SAMPLES]],
-                [note[:24] for note in notes[:GRID_SAMPLES]],
-            )
-            self.pipeline.register_modules(transformer=transformer)
-            folder = self.options.out / BEST
-            save_pipeline(self.pipeline, folder)
-            describe_snapshot(folder, grid, self.snapshot_record(entry))
+            self._save(transformer, entry, self._grid(images, right))
         self.write_log()
+
+    def _grid(self, images: NDArray[np.uint8], right: list[bool]) -> Image.Image:
+        """What was asked for, what was painted, and what was written."""
+        some = slice(GRID_SAMPLES)
+        pairs = zip(right[some], self.texts[some], strict=True)
+        notes = [f"{'' if good else 'X '}{text}"[:26] for good, text in pairs]
+        return sample_grid(images[some], self.exam.cases.plain[some], notes)
+
+    def _save(self, transformer: nn.Module, entry: dict[str, Any], grid: Image.Image) -> None:
+        self.pipeline.register_modules(transformer=transformer)
+        folder = self.options.out / BEST
+        save_pipeline(self.pipeline, folder)
+        describe_snapshot(folder, grid, self.snapshot_record(entry))
 
 
 def _sources(cases: Cases, device: str) -> Tensor | None:

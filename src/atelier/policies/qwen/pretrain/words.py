@@ -36,7 +36,8 @@ _CLUES = [
 ]
 _riddle = lru_cache(maxsize=200_000)(riddle)
 _RIDDLE = re.compile(
-    rf"\bshape(?P<plural>s?) (?P<shape>{_any(_CLUES[1])})(?: the colour of (?P<its>{_any(_CLUES[0])}))?"
+    rf"\bshape(?P<plural>s?) (?P<shape>{_any(_CLUES[1])})"
+    rf"(?: the colour of (?P<its>{_any(_CLUES[0])}))?"
     rf"|\bthe colour of (?P<colour>{_any(_CLUES[0])})"
 )
 _NAME = re.compile(

@@ -8,7 +8,8 @@ place them; edits leave the places to their source.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from itertools import chain, product
@@ -17,17 +18,22 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from atelier.data.compound_check import check_compound
+from atelier.data.compound_edits import CompoundEdit, compound_edit
+from atelier.data.compound_words import instruction
 from atelier.data.edit_check import check_edit
 from atelier.data.edits import Edit, edit
 from atelier.data.gold import check
 from atelier.data.keys import key
-from atelier.data.render import render_batch
+from atelier.data.render import render_batch, render_objects
 from atelier.data.scenes import GRID, Scene, SceneObject, Split, counted, prompt, sample_scene
 
 Kind = str  # tiny.parts.Kind; that module imports torch
-Truth = Scene | Edit  # what a picture is checked on
+Truth = Scene | Edit | CompoundEdit  # what a picture is checked on
 
-CHUNK = 500
+CHUNK, LOOKED = 500, 20  # pictures that a process makes, or looks at, at once
+# Steps that an edit is worth, and how often; those of one step alone also change several things.
+LEVELS = {1: 0.6, 2: 0.25, 3: 0.15}
 _CELLS = tuple(product(range(GRID), repeat=2))
 _COLUMNS = tuple((row, column) for column, row in _CELLS)
 ORDERS = (_CELLS, _COLUMNS, _CELLS[::-1], _COLUMNS[::-1])
@@ -55,10 +61,21 @@ class Cases:
         return len(self.plain)
 
 
-def make_cases(executor: Executor, kind: Kind, count: int, split: Split, seed: int) -> Cases:
-    """A pure function of all but the executor."""
+def make_cases(
+    executor: Executor,
+    kind: Kind,
+    count: int,
+    split: Split,
+    seed: int,
+    levels: Mapping[int, float] = LEVELS,
+) -> Cases:
+    """A pure function of all but the executor.
+
+    Args:
+        levels: of edits, and how often each.
+    """
     jobs = [
-        executor.submit(_chunk, kind, start, min(CHUNK, count - start), split, seed)
+        executor.submit(_chunk, kind, start, min(CHUNK, count - start), split, seed, dict(levels))
         for start in range(0, count, CHUNK)
     ]
     parts = [job.result() for job in jobs]
@@ -83,22 +100,25 @@ def any_images(executor: Executor, count: int, split: Split, seed: int) -> NDArr
 
 def right(images: NDArray[np.uint8], truths: Sequence[Truth], executor: Executor) -> list[bool]:
     """Whether each picture is right in every fact."""
-    starts = range(0, len(truths), CHUNK // 4)
-    stops = [slice(start, start + CHUNK // 4) for start in starts]
-    jobs = [executor.submit(_right, images[one], truths[one]) for one in stops]
+    parts = [slice(start, start + LOOKED) for start in range(0, len(truths), LOOKED)]
+    jobs = [executor.submit(_right, images[one], truths[one]) for one in parts]
     return list(chain.from_iterable(job.result() for job in jobs))
 
 
 def is_right(image: Image.Image | NDArray[np.uint8], truth: Truth) -> bool:
-    found = check(image, truth) if isinstance(truth, Scene) else check_edit(image, truth)
-    return all(found.facts.values())
+    if isinstance(truth, Scene):
+        return all(check(image, truth).facts.values())
+    check_one = check_edit if isinstance(truth, Edit) else check_compound
+    return all(check_one(image, truth).facts.values())
 
 
 def _right(images: NDArray[np.uint8], truths: Sequence[Truth]) -> list[bool]:
     return [is_right(image, truth) for image, truth in zip(images, truths, strict=True)]
 
 
-def _chunk(kind: Kind, start: int, count: int, split: Split, seed: int) -> Cases:
+def _chunk(
+    kind: Kind, start: int, count: int, split: Split, seed: int, levels: dict[int, float]
+) -> Cases:
     rngs = [
         random.Random(key("tiny-qwen", kind, split, seed, start + index)) for index in range(count)
     ]
@@ -106,14 +126,29 @@ def _chunk(kind: Kind, start: int, count: int, split: Split, seed: int) -> Cases
         scenes = [arranged(sample_scene(rng, "shapes", split), rng) for rng in rngs]
         told = [prompt(one) for one in scenes]
         return Cases(told, list(scenes), render_batch(scenes), None, told)
-    edits = [settled(edit(sample_scene(rng, "shapes", split), rng)) for rng in rngs]
+    edits = [_edit(rng, split, levels) for rng in rngs]
     return Cases(
-        [one.instruction for one in edits],
+        [one.instruction if isinstance(one, Edit) else instruction(one) for one in edits],
         list(edits),
-        render_batch([one.target for one in edits]),
-        render_batch([one.source for one in edits]),
-        [described(one.source) for one in edits],
+        np.stack([_drawn(one.target) for one in edits]),
+        np.stack([_drawn(one.source) for one in edits]),
+        [described(_objects(one.source)) for one in edits],
     )
+
+
+def _edit(rng: random.Random, split: Split, levels: dict[int, float]) -> Edit | CompoundEdit:
+    (level,) = rng.choices(list(levels), list(levels.values()))
+    if level == 1:
+        return settled(edit(sample_scene(rng, "shapes", split), rng))
+    return settled_steps(compound_edit(rng, level, split))
+
+
+def _objects(scene: Scene | Sequence[SceneObject]) -> Sequence[SceneObject]:
+    return scene.objects if isinstance(scene, Scene) else scene
+
+
+def _drawn(scene: Scene | Sequence[SceneObject]) -> NDArray[np.uint8]:
+    return np.asarray(render_objects(_objects(scene)))
 
 
 def _pictures(start: int, count: int, split: Split, seed: int) -> NDArray[np.uint8]:
@@ -150,6 +185,18 @@ def settled(made: Edit) -> Edit:
     return replace(made, target=Scene(tuple(map(put, made.target.objects))))
 
 
-def described(scene: Scene) -> str:
-    """What is in a scene of shapes: "two red circles and one blue square"."""
-    return " and ".join(counted(noun, count) for noun, count in scene.groups.items())
+def settled_steps(made: CompoundEdit) -> CompoundEdit:
+    """The same of an edit of several steps."""
+    added = [step.noun for step in made.steps if step.kind == "add"]
+    others = [item for item in made.target if item.noun not in added]
+    taken = {item.cell for item in (*made.source, *others)}
+    free = iter(cell for cell in _CELLS if cell not in taken)
+    new = {noun: next(free) for noun in added}
+    target = [replace(item, cell=new.get(item.noun, item.cell)) for item in made.target]
+    return replace(made, target=tuple(target))
+
+
+def described(objects: Sequence[SceneObject]) -> str:
+    """What is in a picture of shapes: "two red circles and one blue square"."""
+    groups = Counter(item.noun for item in objects)
+    return " and ".join(counted(noun, count) for noun, count in groups.items())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import random
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +14,14 @@ from transformers import Qwen2_5_VLForConditionalGeneration
 
 from atelier.data.keys import key
 from atelier.judge_models.tiny.network import last_hidden
-from atelier.policies.pretraining.compute import adamw, autocast, cosine, follow, set_rate
+from atelier.policies.pretraining.compute import (
+    adamw,
+    autocast,
+    cosine,
+    decayed,
+    follow,
+    set_rate,
+)
 from atelier.policies.qwen.chat import Chat
 from atelier.policies.qwen.pretrain.conversations import Conversations, conversations
 from atelier.policies.qwen.pretrain.options import WriterOptions
@@ -24,7 +30,6 @@ from atelier.policies.qwen.pretrain.words import (
     FRAMES,
     Reader,
     asked,
-    bare,
     framed,
     solved,
 )
@@ -85,12 +90,8 @@ class WriterTrainer:
         width, vocabulary = model.lm_head.weight.shape[::-1]
         self._echo = nn.Linear(width, vocabulary, bias=False).to(device)
         self._generator = torch.Generator(device).manual_seed(options.seed)
-        trained = [*model.parameters(), *self._echo.parameters()]
-        groups = [
-            {"params": [one for one in trained if one.ndim > 1], "weight_decay": options.weight_decay},
-            {"params": [one for one in trained if one.ndim <= 1], "weight_decay": 0.0},
-        ]
-        self._trained = trained
+        self._trained = [*model.parameters(), *self._echo.parameters()]
+        groups = decayed(self._trained, options.weight_decay)
         self._optimizer = adamw(groups, (0.9, 0.98), torch.device(device))
 
     def train_step(self, done: float) -> dict[str, Tensor]:
@@ -127,13 +128,5 @@ class WriterTrainer:
         }
 
 
-def completions_right(written: Sequence[str], plain: Sequence[str], frames: Sequence[str]) -> float:
-    """The share of completions that hold the plain words."""
-    pairs = zip(written, plain, strict=True)
-    return sum(bare(one, frames) == other for one, other in pairs) / len(plain)
-
-
 def _cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    return functional.cross_entropy(
-        logits.flatten(0, 1), labels.flatten(), ignore_index=UNASKED
-    )
+    return functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=UNASKED)

@@ -139,9 +139,7 @@ def build_autoencoder(sizes: Sizes | None = None, seed: int = 0) -> AutoencoderK
     return model.eval()
 
 
-def build_transformer(
-    sizes: Sizes | None = None, seed: int = 0
-) -> QwenImageTransformer2DModel:
+def build_transformer(sizes: Sizes | None = None, seed: int = 0) -> QwenImageTransformer2DModel:
     """Modulations and output begin at zero, as in DiT."""
     sizes = sizes or Sizes()
     with torch.random.fork_rng(devices=[]):

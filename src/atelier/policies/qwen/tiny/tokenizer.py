@@ -31,16 +31,17 @@ MARKS = (
 # What may be said around the scene world; each with and without a space before it.
 ENGLISH = """
 a about add after all also an and another any are as at be become before begin beside between big
-both bottom but by can centre change close colour corner cross describe did do does down draw drawing
-each edit edge else end every everything exactly except far few find first five following four from
-get give go grid has have here how image in inside instead into is it its just keep large last leave
-left let like line list little look lot make many middle more move much name near need new next no
-not nothing now object objects of off on one only or order other out outside over paint picture place
-plain please put read replace remove rest right row same scene second see seven shape shapes show
-shown side sides six size small so some stand stands stay step still take than that the them then
-there these thing things think third this three to top turn two under unchanged up upon use very was
-way well what when where which while white who will with word words write yes you your
-""".split()
+both bottom but by can centre change close colour corner cross describe did do does down draw
+drawing each edit edge else end every everything exactly except far few find first five following
+four from get give go grid has have here how image in inside instead into is it its just keep
+large last leave left let like line list little look lot make many middle more move much name near
+need new next no not nothing now object objects of off on one only or order other out outside over
+paint picture place plain please put read replace remove rest right row same scene second see
+seven shape shapes show shown side sides six size small so some stand stands stay step still take
+than that the them then there these thing things think third this three to top turn two under
+unchanged up upon use very was way well what when where which while white who will with word words
+write yes you your
+"""
 
 
 def cut_tokenizer(whole: Qwen2Tokenizer) -> Qwen2Tokenizer:
@@ -66,8 +67,15 @@ def texts() -> list[str]:
     """What is to be as many tokens as it is for the published pipelines."""
     text, edit = QwenImagePipeline(*[None] * 5), QwenImageEditPlusPipeline(*[None] * 6)
     found = [one.text("") for one in (stock(text), stock(edit), planning(text))]
-    clues = [clue for table in (COLOUR_CLUES, SHAPE_CLUES) for one in table.values() for clue in one]
-    said = [*VOCABULARY, *ENGLISH, *(word for clue in clues for word in clue.split())]
+    clues = [
+        clue for table in (COLOUR_CLUES, SHAPE_CLUES) for one in table.values() for clue in one
+    ]
+    said = [*VOCABULARY, *ENGLISH.split(), *(word for clue in clues for word in clue.split())]
     for word in dict.fromkeys(said):
         found += [word, f" {word}"]
-    return [*found, *clues, *(f"the colour of {clue}" for clue in clues), ", . : ; - ? ! 1. 2) \n\n"]
+    return [
+        *found,
+        *clues,
+        *(f"the colour of {clue}" for clue in clues),
+        ", . : ; - ? ! 1. 2) \n\n",
+    ]
