@@ -33,7 +33,7 @@ from atelier.policies.qwen.pretrain.painter import paint
 from atelier.policies.qwen.pretrain.words import EDIT_FRAMES, FRAMES, bare
 from atelier.policies.qwen.pretrain.world import Cases, make_cases, right
 from atelier.policies.qwen.templates import stock
-from atelier.policies.qwen.tiny.parts import AREAS, PRESET, SIDE
+from atelier.policies.qwen.tiny.parts import AREAS, PRESET, SIDE, Kind
 
 MAX_TOKENS = 48  # of a completion
 WINDOW = 256
@@ -70,7 +70,7 @@ class Exam:
     """
 
     def __init__(
-        self, pipeline: Any, kind: str, count: int, seed: int, executor: Executor, level: int = 1
+        self, pipeline: Any, kind: Kind, count: int, seed: int, executor: Executor, level: int = 1
     ) -> None:
         levels = {level: 1.0}
         self.cases: Cases = make_cases(executor, kind, count, "heldout", seed, levels)
@@ -85,8 +85,9 @@ class Exam:
         self._prompts = self._asked(self.riddles)
 
     def _asked(self, words: Sequence[str]) -> list[ChatPrompt]:
-        sources = self.sources or [None] * len(words)
-        return [self._chat.words(*both) for both in zip(words, sources, strict=True)]
+        if self.sources is None:
+            return [self._chat.words(one) for one in words]
+        return [self._chat.words(*both) for both in zip(words, self.sources, strict=True)]
 
     def written(self, encoder: Any) -> Written:
         """The encoder's own completions at temperature 1."""

@@ -4,8 +4,11 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from atelier.policies.pretraining.options import PretrainingOptions, knob, needed
+
+Kind = Literal["text", "edit"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +30,7 @@ class AutoencoderOptions(PretrainingOptions):
 class WriterOptions(PretrainingOptions):
     """Options of `writer`."""
 
-    kind: str = knob("text", "what it writes for", choices=("text", "edit"))
+    kind: Kind = knob("text", "what it writes for", choices=("text", "edit"))
     tokenizer: Path = knob(
         Path("assets/tiny-qwen-image/tokenizer"), "folder of the tokenizer", type=Path
     )
@@ -50,7 +53,7 @@ class WriterOptions(PretrainingOptions):
 class PainterOptions(PretrainingOptions):
     """Options of `painter`."""
 
-    kind: str = knob("text", "what it paints", choices=("text", "edit"))
+    kind: Kind = knob("text", "what it paints", choices=("text", "edit"))
     autoencoder: Path = needed("folder that `autoencoder` left", type=Path)
     writer: Path = needed("folder that `writer` left", type=Path)
     start: Path | None = knob(None, "pipeline whose transformer it begins with", type=Path)

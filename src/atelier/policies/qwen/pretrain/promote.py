@@ -18,6 +18,7 @@ from atelier.policies.qwen.pretrain.card import card
 from atelier.policies.qwen.pretrain.exam import Exam, failures
 from atelier.policies.qwen.pretrain.world import LEVELS
 from atelier.policies.qwen.templates import reads_image
+from atelier.policies.qwen.tiny.parts import Kind
 
 log = logging.getLogger(__name__)
 MEASURE_SEED = 1000  # other scenes and other noise than those that chose the snapshot
@@ -51,10 +52,14 @@ def measure(folder: Path, heldout: int, seed: int = MEASURE_SEED) -> dict[str, A
     for name, part in pipeline.components.items():
         if isinstance(part, torch.nn.Module) and part.dtype != torch.float32:
             raise DataError(f"{folder}/{name}: loads as {part.dtype}, expected float32")
-    kind = "edit" if reads_image(pipeline) else "text"
+    kind: Kind = "edit" if reads_image(pipeline) else "text"
     with ThreadPoolExecutor(1) as executor:
         exam = Exam(pipeline, kind, heldout, seed, executor)
-        found = {"heldout": heldout, "ceiling": exam.round_trip(), **_measured(pipeline, exam)}
+        found: dict[str, Any] = {
+            "heldout": heldout,
+            "ceiling": exam.round_trip(),
+            **_measured(pipeline, exam),
+        }
         for level in [one for one in LEVELS if one > 1 and kind == "edit"]:
             more = Exam(pipeline, kind, heldout, seed, executor, level)
             found[f"C{level}"] = _measured(pipeline, more)

@@ -47,6 +47,7 @@ from atelier.policies.qwen.pretrain.writer import WriterTrainer, lessons
 from atelier.policies.qwen.templates import stock
 from atelier.policies.qwen.tiny.parts import (
     AREAS,
+    KINDS,
     Sizes,
     assemble,
     build_autoencoder,
@@ -109,8 +110,9 @@ class AutoencoderPretraining(Pretraining[AutoencoderOptions]):
 
     def _round_trip(self, model: AutoencoderKLQwenImage) -> dict[str, float]:
         """The share of held-out pictures that are right after encoding and decoding."""
-        options, found = self.options, {}
-        for kind in ("text", "edit"):
+        options = self.options
+        found: dict[str, float] = {}
+        for kind in KINDS:
             tokenizer = load_tokenizer(Path("assets/tiny-qwen-image/tokenizer"))
             pipeline = build_pipeline(tokenizer, kind)
             pipeline.register_modules(vae=model)

@@ -22,8 +22,8 @@ def rounded_part(part: Part) -> Part:
 
 def save_part(part: nn.Module, folder: Path) -> None:
     """A language model or an autoencoder by itself, as a folder of a pipeline."""
-    part: Any = copy.deepcopy(part).cpu().half()
-    part.save_pretrained(folder)
+    stored: Any = copy.deepcopy(part).cpu().half()
+    stored.save_pretrained(folder)
     load_as_float32(folder)
 
 

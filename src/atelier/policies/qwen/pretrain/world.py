@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from itertools import chain, product
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,19 +23,21 @@ from atelier.data.compound_check import check_compound
 from atelier.data.compound_edits import CompoundEdit, compound_edit
 from atelier.data.compound_words import instruction
 from atelier.data.edit_check import check_edit
-from atelier.data.edits import Edit, edit
+from atelier.data.edits import Cell, Edit, edit
 from atelier.data.gold import check
 from atelier.data.keys import key
 from atelier.data.render import render_batch, render_objects
 from atelier.data.scenes import GRID, Scene, SceneObject, Split, counted, prompt, sample_scene
 
-Kind = str  # tiny.parts.Kind; that module imports torch
+if TYPE_CHECKING:
+    from atelier.policies.qwen.tiny.parts import Kind  # that module imports torch
+
 Truth = Scene | Edit | CompoundEdit  # what a picture is checked on
 
 CHUNK, LOOKED = 500, 20  # pictures that a process makes, or looks at, at once
 # Steps that an edit is worth, and how often; those of one step alone also change several things.
 LEVELS = {1: 0.6, 2: 0.25, 3: 0.15}
-_CELLS = tuple(product(range(GRID), repeat=2))
+_CELLS: tuple[Cell, ...] = tuple((row, column) for row, column in product(range(GRID), repeat=2))
 _COLUMNS = tuple((row, column) for column, row in _CELLS)
 ORDERS = (_CELLS, _COLUMNS, _CELLS[::-1], _COLUMNS[::-1])
 
@@ -108,8 +111,8 @@ def right(images: NDArray[np.uint8], truths: Sequence[Truth], executor: Executor
 def is_right(image: Image.Image | NDArray[np.uint8], truth: Truth) -> bool:
     if isinstance(truth, Scene):
         return all(check(image, truth).facts.values())
-    check_one = check_edit if isinstance(truth, Edit) else check_compound
-    return all(check_one(image, truth).facts.values())
+    made = check_edit(image, truth) if isinstance(truth, Edit) else check_compound(image, truth)
+    return all(made.facts.values())
 
 
 def _right(images: NDArray[np.uint8], truths: Sequence[Truth]) -> list[bool]:
