@@ -1,4 +1,4 @@
-"""The judge's forward pass for many questions at once, about images of one size.
+"""A small Qwen2.5-VL's forward pass for many texts at once, about images of one size.
 
 The plain one takes images one after another, because theirs may differ in size. A test holds this
 one to it.
@@ -18,25 +18,39 @@ from atelier.judge_models.tiny.model import patches
 def text_logits(
     model: Qwen2_5_VLForConditionalGeneration, images: Tensor, tokens: Tensor, start: int
 ) -> Tensor:
-    """Logits [N, L, vocabulary] of the token behind each place.
+    """Logits [N, L, vocabulary] of the token behind each place; arguments of `last_hidden`."""
+    return model.lm_head(last_hidden(model, tokens, images, start))
+
+
+def last_hidden(
+    model: Qwen2_5_VLForConditionalGeneration,
+    tokens: Tensor,
+    images: Tensor | None = None,
+    start: int = 0,
+) -> Tensor:
+    """Hidden states [N, L, D] after the last norm.
 
     Args:
-        images: uint8 [N, H, W, 3].
         tokens: [N, L], padded on the right.
+        images: uint8 [N, H, W, 3]; None: of text alone.
         start: place of the image's first token, the same in all.
     """
-    seen = see(model, images)
     embedded = model.get_input_embeddings()(tokens)
-    end = start + seen.shape[1]
-    embedded = torch.cat([embedded[:, :start], seen.to(embedded.dtype), embedded[:, end:]], dim=1)
-    side = round(seen.shape[1] ** 0.5)
-    places = _places(start, side, tokens.shape[1], tokens.device)
-    hidden = model.model.language_model(
+    if images is None:
+        places = torch.arange(tokens.shape[1], device=tokens.device).repeat(3, 1)
+    else:
+        seen = see(model, images)
+        end = start + seen.shape[1]
+        embedded = torch.cat(
+            [embedded[:, :start], seen.to(embedded.dtype), embedded[:, end:]], dim=1
+        )
+        side = round(seen.shape[1] ** 0.5)
+        places = _places(start, side, tokens.shape[1], tokens.device)
+    return model.model.language_model(
         inputs_embeds=embedded,
         position_ids=places.unsqueeze(1).expand(3, len(tokens), -1),
         use_cache=False,
     ).last_hidden_state
-    return model.lm_head(hidden)
 
 
 def see(model: Qwen2_5_VLForConditionalGeneration, images: Tensor) -> Tensor:

@@ -1,9 +1,11 @@
-"""Command line of a pre-training: `train` makes snapshots, `promote` installs one of them."""
+"""Command line of a pre-training: `train` makes snapshots, `promote` installs one of them. Where
+several models are trained one after the other, each has a verb of its own."""
 
 import argparse
 import logging
 import os
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -18,19 +20,32 @@ from atelier.policies.pretraining.options import (
 
 
 @dataclass(frozen=True)
+class Training:
+    """One training.
+
+    Attributes:
+        options: what it is told.
+        help: what it does.
+        function: of the package's module `run`.
+    """
+
+    options: type[PretrainingOptions]
+    help: str
+    function: str = "pretrain"
+
+
+@dataclass(frozen=True)
 class Program:
     """One pre-training.
 
     Attributes:
-        package: has `run.pretrain(options)` and `promote.promote_snapshot(snapshot, target, N)`.
-        options: of `train`.
-        trains: what `train` does.
+        package: has `run` with the trainings and `promote.promote_snapshot(snapshot, target, N)`.
+        trainings: by verb.
         heldout: name, default and help of the option that says how much `promote` measures on.
     """
 
     package: str
-    options: type[PretrainingOptions]
-    trains: str
+    trainings: Mapping[str, Training]
     heldout: tuple[str, int, str]
 
 
@@ -38,8 +53,8 @@ def main(program: Program, arguments: list[str] | None = None) -> int:
     """Run a verb; the exit code is 0, or that of the error, whose message goes to stderr."""
     parser = argparse.ArgumentParser(prog=f"python -m {program.package}")
     verbs = parser.add_subparsers(dest="verb", required=True)
-    train = verbs.add_parser("train", help=program.trains)
-    add_arguments(train, program.options)
+    for verb, training in program.trainings.items():
+        add_arguments(verbs.add_parser(verb, help=training.help), training.options)
     promote = verbs.add_parser("promote", help="copy a snapshot, measure it, write its card")
     promote.add_argument("snapshot", type=Path)
     promote.add_argument("target", type=Path)
@@ -49,16 +64,15 @@ def main(program: Program, arguments: list[str] | None = None) -> int:
 
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(message)s")
-    verb: Any = import_module(f"{program.package}.{_MODULES[parsed.verb]}")
     try:
-        if parsed.verb == "train":
-            verb.pretrain(from_arguments(parsed, program.options))
+        if parsed.verb == "promote":
+            module: Any = import_module(f"{program.package}.promote")
+            module.promote_snapshot(parsed.snapshot, parsed.target, parsed.heldout)
         else:
-            verb.promote_snapshot(parsed.snapshot, parsed.target, parsed.heldout)
+            training = program.trainings[parsed.verb]
+            module = import_module(f"{program.package}.run")
+            getattr(module, training.function)(from_arguments(parsed, training.options))
     except AtelierError as error:
         sys.stderr.write(f"{error}\n")
         return error.exit_code
     return 0
-
-
-_MODULES = {"train": "run", "promote": "promote"}

@@ -57,6 +57,15 @@ def adamw(
     return torch.optim.AdamW(groups, lr=rate, betas=betas, fused=on_gpu, capturable=on_gpu)
 
 
+def decayed(trained: Iterable[Tensor], weight_decay: float) -> list[dict[str, Any]]:
+    """Groups for `adamw`: matrices decay, norms and biases do not."""
+    weights = list(trained)
+    return [
+        {"params": [one for one in weights if one.ndim > 1], "weight_decay": weight_decay},
+        {"params": [one for one in weights if one.ndim <= 1], "weight_decay": 0.0},
+    ]
+
+
 def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
     """Set the learning rate of all parameters."""
     for group in optimizer.param_groups:

@@ -79,9 +79,13 @@ def plain(options: Any) -> dict[str, Any]:
 
 
 def command(
-    module: str, options: type, values: Mapping[str, Any], leave_out: tuple[str, ...] = ()
+    module: str,
+    options: type,
+    values: Mapping[str, Any],
+    leave_out: tuple[str, ...] = (),
+    verb: str = "train",
 ) -> str:
-    """The command line of a `train` whose `plain` options were `values`: what is no default."""
+    """The command line of a training whose `plain` options were `values`: what is no default."""
     defaults = json.loads(
         json.dumps({item.name: item.default for item in fields(options)}, default=str)
     )
@@ -90,7 +94,7 @@ def command(
         for name, value in values.items()
         if name not in ("out", *leave_out) and value != defaults[name]
     ]
-    return " ".join([f"python -m {module} train --out DIR", *changed])
+    return " ".join([f"python -m {module} {verb} --out DIR", *changed])
 
 
 def _argument(name: str, value: Any) -> str:

@@ -65,6 +65,21 @@ def check_size(folder: Path) -> int:
     return size
 
 
+def load_as_float32(folder: Path) -> None:
+    """Have transformers load in float32 what is stored in less: it takes the dtype that config.json
+    names, of a model and of its parts."""
+    path = folder / "config.json"
+    path.write_text(json.dumps(_in_float32(json.loads(path.read_text())), indent=2) + "\n")
+
+
+def _in_float32(config: dict[str, Any]) -> dict[str, Any]:
+    named = {
+        name: _in_float32(value) if isinstance(value, dict) else value
+        for name, value in config.items()
+    }
+    return named | {"dtype": "float32"} if "dtype" in named else named
+
+
 def write_json(path: Path, value: dict[str, Any]) -> None:
     """Replace a JSON file in one go, so that a killed run leaves the last good one."""
     aside = path.with_suffix(".tmp")

@@ -5,6 +5,8 @@ around a user's words, and `chat` makes tokens of it; `inputs` makes batches of 
 completions; `conditioning` runs the language model over them and keeps what the transformer was
 trained to see; `environment` makes images of that, from noise that `noise` keys.
 
+`tiny` has the parts of the embedded pipelines, `pretrain` trains them.
+
 `policy` puts them together: `reading` reads prompts, `generation` writes completions, `painting`
 makes images of both, and a `module.Segment` of prompts and completions, given to a
 `module.QwenModule`, is the one forward pass that gives log-probs; `trainable` says what is trained,

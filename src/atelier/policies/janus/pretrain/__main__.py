@@ -3,12 +3,11 @@
 import sys
 
 from atelier.policies.janus.pretrain.options import Options
-from atelier.policies.pretraining.command_line import Program, main
+from atelier.policies.pretraining.command_line import Program, Training, main
 
 PROGRAM = Program(
     package="atelier.policies.janus.pretrain",
-    options=Options,
-    trains="render, train the image tokenizer and all else",
+    trainings={"train": Training(Options, "render, train the image tokenizer and all else")},
     heldout=("heldout", 256, "held-out scenes to measure on"),
 )
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import copy
-import json
 from pathlib import Path
 from typing import Any
 
 from PIL import Image
 from transformers import JanusForConditionalGeneration, JanusProcessor
 
-from atelier.policies.pretraining.snapshots import describe_snapshot
+from atelier.policies.pretraining.snapshots import describe_snapshot, load_as_float32
 
 
 def save_snapshot(
@@ -23,16 +22,5 @@ def save_snapshot(
     """Write float16 safetensors that a plain `from_pretrained` loads in float32."""
     copy.deepcopy(model).cpu().half().save_pretrained(folder)
     processor.save_pretrained(folder)
-    # Weights are loaded in the dtype that config.json names.
-    path = folder / "config.json"
-    path.write_text(json.dumps(_in_float32(json.loads(path.read_text())), indent=2) + "\n")
+    load_as_float32(folder)
     describe_snapshot(folder, samples, record)
-
-
-def _in_float32(config: dict[str, Any]) -> dict[str, Any]:
-    """The same with "float32" for every dtype in it, that of the parts too."""
-    named = {
-        name: _in_float32(value) if isinstance(value, dict) else value
-        for name, value in config.items()
-    }
-    return named | {"dtype": "float32"} if "dtype" in named else named

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +18,7 @@ from atelier.policies.pretraining.compute import (
     adamw,
     autocast,
     compiled,
+    decayed,
     follow,
     set_rate,
 )
@@ -98,7 +98,7 @@ class Trainer:
             for mean, value in zip(self.average.parameters(), model.parameters(), strict=True)
             if value.requires_grad
         ]
-        groups = _decayed(self._trained, options.weight_decay)
+        groups = decayed(self._trained, options.weight_decay)
         self._optimizer = adamw(groups, (0.9, 0.98), self._device)
         self._block = compiled(network.decoder_block, options.compile)
         self._sums = torch.zeros(len(TASKS), device=self._device)
@@ -199,13 +199,3 @@ def _halves(count: int, parts: int) -> list[int]:
 def _length(tables: dict[Task, Table], group: tuple[Task, ...]) -> int:
     longest = max(tables[task].tokens.shape[1] for task in group)
     return -(-longest // MULTIPLE) * MULTIPLE
-
-
-def _decayed(trained: list[nn.Parameter], weight_decay: float) -> list[dict[str, Any]]:
-    """Matrices decay, norms and biases do not."""
-    matrices = [value for value in trained if value.ndim > 1]
-    others = [value for value in trained if value.ndim <= 1]
-    return [
-        {"params": matrices, "weight_decay": weight_decay},
-        {"params": others, "weight_decay": 0.0},
-    ]

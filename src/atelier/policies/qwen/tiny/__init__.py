@@ -1,1 +1,1 @@
-"""The embedded Qwen-Image pipelines: their parts before pre-training."""
+"""The embedded Qwen-Image pipelines: their tokenizer, and their parts before pre-training."""

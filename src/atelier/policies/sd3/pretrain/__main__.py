@@ -2,13 +2,12 @@
 
 import sys
 
-from atelier.policies.pretraining.command_line import Program, main
+from atelier.policies.pretraining.command_line import Program, Training, main
 from atelier.policies.sd3.pretrain.options import Options
 
 PROGRAM = Program(
     package="atelier.policies.sd3.pretrain",
-    options=Options,
-    trains="render, train the autoencoder and the transformer",
+    trainings={"train": Training(Options, "render, train the autoencoder and the transformer")},
     heldout=("prompts", 128, "held-out words to measure on"),
 )
 

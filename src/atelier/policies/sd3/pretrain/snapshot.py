@@ -1,7 +1,6 @@
 """A snapshot: the complete pipeline in float16, sample images, and how it was made."""
 
 import copy
-import json
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,7 @@ from diffusers import StableDiffusion3Pipeline
 from PIL import Image
 from torch import nn
 
-from atelier.policies.pretraining.snapshots import describe_snapshot
+from atelier.policies.pretraining.snapshots import describe_snapshot, load_as_float32
 
 TEXT_ENCODERS = ("text_encoder", "text_encoder_2", "text_encoder_3")
 
@@ -23,8 +22,6 @@ def save_snapshot(
         for name, part in pipeline.components.items()
     }
     StableDiffusion3Pipeline(**parts).save_pretrained(folder)
-    # transformers loads in the dtype that config.json names, diffusers in float32: agree.
     for name in TEXT_ENCODERS:
-        path = folder / name / "config.json"
-        path.write_text(json.dumps(json.loads(path.read_text()) | {"dtype": "float32"}, indent=2))
+        load_as_float32(folder / name)
     describe_snapshot(folder, samples, record)
