@@ -27,13 +27,15 @@ def quicken(model: PreTrainedModel) -> None:
         AttentionInterface.register(NAME, attention)
         model.set_attn_implementation({"vision_config": NAME})
         embedding = model.get_submodule("model.visual.patch_embed")
-        embedding.proj = LinearPatches(embedding.get_submodule("proj"))
+        convolution = embedding.get_submodule("proj")
+        assert isinstance(convolution, nn.Conv3d)  # as every family has it
+        embedding.proj = LinearPatches(convolution)
 
 
 class LinearPatches(nn.Module):
     """A convolution over one patch at a time: [P, C, T, H, W] to [P, D]."""
 
-    def __init__(self, convolution: nn.Module) -> None:
+    def __init__(self, convolution: nn.Conv3d) -> None:
         super().__init__()
         self.weight, self.bias = convolution.weight, convolution.bias
 
@@ -67,8 +69,8 @@ def attention(
     outputs, start = [], 0
     for length, alike in groupby(lengths):
         end = start + length * len(list(alike))
-        windows = [_windows(one[:, :, start:end], length) for one in (query, key, value)]
-        found = scaled_dot_product_attention(*windows, dropout_p=dropout, scale=scaling)
+        q, k, v = (_windows(one[:, :, start:end], length) for one in (query, key, value))
+        found = scaled_dot_product_attention(q, k, v, dropout_p=dropout, scale=scaling)
         outputs.append(found.transpose(1, 2).flatten(0, 1))
         start = end
     return cat(outputs)[None], None
