@@ -29,7 +29,14 @@ def refused(override: str) -> str:
         ("clip_score", ("did you mean rewards.clip_similarity?",)),
         ("pickscore", ("did you mean rewards.pick_score?",)),
         ("deadlne", ("did you mean rewards.deadline?",)),
-        ("beauty", ("rewards holds clip_similarity, custom, ", "yes_no; custom is", SLOTS_PAGE)),
+        (
+            "beauty",
+            (
+                "rewards holds clip_similarity, complex_edit, custom, ",
+                "yes_no; custom is",
+                SLOTS_PAGE,
+            ),
+        ),
         ("group_size", ("did you mean rollout.group_size?",)),
     ],
 )
