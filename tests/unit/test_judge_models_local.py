@@ -15,7 +15,7 @@ from transformers import (
 )
 
 from atelier.judge import JsonForm, Question, YesNoForm
-from atelier.judge_models.local import LocalJudge
+from atelier.judge_models.local import LocalJudge, Readied, batches
 
 SPECIAL = ("<img>", "</img>", "<IMG_CONTEXT>", "<video>", "<|im_start|>", "<|im_end|>")
 CHAT = (
@@ -132,3 +132,21 @@ def test_what_needs_words_is_missing(checkpoint):
     yes, graded = judge.ask([*asked(["red"]), word])
     assert yes.missing is None
     assert "yes or no only" in graded.missing
+
+
+@pytest.mark.parametrize(
+    ("sizes", "most", "expected"),
+    [
+        ([(64, 64)] * 5, 2, [2, 2, 1]),
+        ([(1024, 1024)] * 40, 256, [32, 8]),
+        ([(64, 64), (8192, 8192), (64, 64)], 256, [1, 1, 1]),
+        ([], 256, []),
+    ],
+)
+def test_questions_are_put_together_by_number_and_by_pixels(
+    sizes: list[tuple[int, int]], most: int, expected: list[int]
+) -> None:
+    asked = [Readied([Image.new("RGB", size)], str(place)) for place, size in enumerate(sizes)]
+    found = list(batches(asked, most))
+    assert [len(one) for one in found] == expected
+    assert [one for batch in found for one in batch] == asked

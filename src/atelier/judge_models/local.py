@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,10 @@ from atelier.judge_models.opening import (
 )
 from atelier.model_files import told
 
-BATCH = 32
+# Questions that are put together: many, since a GPU waits for small kernels, while their images
+# have few pixels; a processor gains nothing by more than some.
+BATCH, BATCH_ON_A_PROCESSOR = 256, 32
+BATCH_PIXELS = 32 * 1024 * 1024
 # What processors and models raise about a question that they cannot take. Anything else is a fault
 # of ours, or of the device, and not of one question.
 _REFUSALS = (ValueError, TypeError, RuntimeError, LookupError, ArithmeticError, TemplateError)
@@ -44,6 +47,19 @@ class Readied:
 
     images: Sequence[Image.Image]
     text: str
+
+
+def batches(asked: Sequence[Readied], most: int) -> Iterator[Sequence[Readied]]:
+    """Neighbours to be put together: at most so many, and with BATCH_PIXELS at most."""
+    start = pixels = 0
+    for place, one in enumerate(asked):
+        own = sum(image.width * image.height for image in one.images)
+        if place > start and (place - start == most or pixels + own > BATCH_PIXELS):
+            yield asked[start:place]
+            start, pixels = place, 0
+        pixels += own
+    if asked:
+        yield asked[start:]
 
 
 class LocalJudge:
@@ -62,6 +78,7 @@ class LocalJudge:
     def __init__(self, path: str | Path, device: str = "auto", dtype: str = "auto") -> None:
         self._processor, self._model = opened(path, device, dtype)
         self._device: torch.device = self._model.device
+        self._most = BATCH_ON_A_PROCESSOR if self._device.type == "cpu" else BATCH
         self._alone = threading.Lock()
         self._yes, self._no = (
             first_tokens(self._processor.tokenizer, words) for words in (YES, NO)
@@ -81,8 +98,8 @@ class LocalJudge:
         asked = [one for one in found if isinstance(one, Readied)]
         answers: list[Answer] = []
         with self._alone:
-            for start in range(0, len(asked), BATCH):
-                answers += self._answers(asked[start : start + BATCH])
+            for batch in batches(asked, self._most):
+                answers += self._answers(batch)
         in_order = iter(answers)
         return [next(in_order) if isinstance(one, Readied) else one for one in found]
 
@@ -90,7 +107,7 @@ class LocalJudge:
         """Nothing to give back before the process ends."""
 
     def p_yes(
-        self, images: Sequence[Sequence[Image.Image]], questions: Sequence[str], batch: int = BATCH
+        self, images: Sequence[Sequence[Image.Image]], questions: Sequence[str]
     ) -> list[float]:
         """Probability of yes in [0, 1] for each question about its images, in their order.
 
@@ -99,8 +116,8 @@ class LocalJudge:
         """
         asked = [Readied(*one) for one in zip(images, questions, strict=True)]
         found: list[float] = []
-        for start in range(0, len(asked), batch):
-            found += self._chances(self._inputs(asked[start : start + batch]))
+        for batch in batches(asked, self._most):
+            found += self._chances(self._inputs(batch))
         return found
 
     def _readied(self, question: Question) -> Readied | Answer:

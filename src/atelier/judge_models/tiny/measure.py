@@ -22,7 +22,7 @@ def accuracy(path: Path, scenes: int, device: str = "cpu", seed: int = 1) -> dic
     questions = [examples.questions[number] for number in asked]
     pictures = [[Image.fromarray(examples.images[examples.image_of[n]])] for n in asked]
     judge = LocalJudge(path, device, "float32")
-    said = np.asarray(judge.p_yes(pictures, [one.text for one in questions], batch=256)) > 0.5
+    said = np.asarray(judge.p_yes(pictures, [one.text for one in questions])) > 0.5
     right = said == np.asarray([one.answer == YES for one in questions])
     kinds = np.asarray([one.kind for one in questions])
     return {kind: round(float(right[kinds == kind].mean()), 4) for kind in KINDS}
