@@ -16,6 +16,7 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -102,12 +103,14 @@ def split_variant(variant: str, recipe: str) -> tuple[str, list[str]]:
 
 
 def ended(process: subprocess.Popen[bytes], seconds: float | None) -> int:
-    """Its exit code; a trainer that runs longer than `seconds` is asked to stop."""
+    """Its exit code; a trainer that runs longer than `seconds` is asked to stop, which is no
+    failure: what it evaluated until then counts."""
     try:
         return process.wait(seconds)
     except subprocess.TimeoutExpired:
         process.terminate()
-        return process.wait()
+        code = process.wait()
+    return 0 if code == -signal.SIGTERM else code
 
 
 def import_judges() -> None:
