@@ -13,7 +13,7 @@ from atelier.data.ground_truth import source_image
 from atelier.data.keys import key
 from atelier.data.prompts import Prompt
 from atelier.data.scenes import Scene, SceneObject, to_dict
-from atelier.errors import ConfigError, DataError
+from atelier.errors import CheckpointError, ConfigError, DataError
 from atelier.policies.base import Rollout, Sample
 from atelier.policies.language.adapters import trained
 from atelier.policies.qwen.environment import Sampling
@@ -21,6 +21,7 @@ from atelier.policies.qwen.loading import painting_device
 from atelier.policies.qwen.noise import latents
 from atelier.policies.qwen.policy import QwenPolicy
 from atelier.policies.qwen.shuffling import of_other_prompts
+from atelier.training.weights import copies, put_weights
 from tests.support.random_qwen import END, SIDE, Kind, build_pipeline
 
 COLOURS = ("red", "blue", "green")
@@ -314,3 +315,18 @@ def test_an_edit_needs_its_source() -> None:
     policy = make("edit")
     with pytest.raises(DataError, match=r"prompt 9 .* has no source image"):
         rolled_out(policy, [Prompt(9, 0, "make it red", {})])
+
+
+def test_a_resumed_adapter_has_the_stored_weights_or_is_refused() -> None:
+    """Spec qwen 8, T13: the published resume loads nothing, since peft's files have other names."""
+    policy = make(policy={"trainable": "lora"})
+    fresh = copies(policy.trainable())
+    stored = {name: value + 1 for name, value in fresh.items()}
+    as_peft_names_them = {name.replace(".default", ""): value for name, value in stored.items()}
+    assert set(as_peft_names_them).isdisjoint(stored)
+    with pytest.raises(CheckpointError, match="only on one side"):
+        put_weights(policy.trainable(), as_peft_names_them)
+    put_weights(policy.trainable(), stored)
+    found = copies(policy.trainable())
+    assert all(torch.equal(found[name], value) for name, value in stored.items())
+    assert not any(torch.equal(found[name], value) for name, value in fresh.items())
