@@ -1,4 +1,5 @@
-"""What must not change a training run of a policy that writes: ranks, a kill."""
+"""What must not change a training run of a policy that writes: ranks, a kill; and that what it ends
+with can be exported."""
 
 from __future__ import annotations
 
@@ -8,6 +9,8 @@ from pathlib import Path
 import pytest
 from transformers import Qwen2_5_VLForConditionalGeneration
 
+from atelier.config.resolve import load_stage_config
+from atelier.export.run import export_run
 from atelier.tracking.run_directory import RunDirectory
 from tests.support.finished_runs import assert_equal, final, kill_after_a_step, largest
 from tests.support.random_qwen import Kind
@@ -61,3 +64,15 @@ def test_killed_and_resumed_equals_undisturbed(undisturbed, tmp_path: Path, sett
     train(killed, processes)
     assert_equal(final(whole), final(killed))
     assert metrics(whole) == metrics(killed)
+
+
+@pytest.mark.parametrize(("setting", "kind"), [("draw", "merged"), ("edit-ahead", "adapter")])
+def test_a_finished_run_ends_with_a_proven_export(undisturbed, setting: str, kind: str) -> None:
+    """Its moving average, in a clean process."""
+    run = undisturbed(setting)
+    config = load_stage_config(run.config("export"))
+    export = config.export.model_copy(update={"formats": [kind], "verify_prompts": 2})
+    (found,) = export_run(run, config.model_copy(update={"export": export})).published
+    assert found.directory == run.export / kind
+    assert found.record.effect.max > 0
+    assert found.record.greedy_equal == 1

@@ -1,7 +1,7 @@
 """What a run that trained a tiny checkpoint hands to the export, for any family.
 
-A family's own part, sd3_exports.py and janus_exports.py: a checkpoint on disk (`save_base`), the
-configuration of a run that trains it (`run_config`), and what is expected of its exports.
+A family's own part, <family>_exports.py: a checkpoint on disk (`save_base`), the configuration of a
+run that trains it (`run_config`), and what is expected of its exports.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from torch import Tensor
 
 from atelier.config.schema import RunConfig
 from atelier.data.prompts import Prompt
+from atelier.data.scenes import Scene, SceneObject, to_dict
 from atelier.export.card import Provenance
 from atelier.export.families import family_of
 from atelier.export.formats import ExportRequest
@@ -26,7 +27,11 @@ from atelier.tracking.run_directory import RunDirectory
 from atelier.training.checkpoint import Checkpoint, LoopState, save_checkpoint
 from atelier.training.engines import OptimizerState
 
-PROMPTS = [Prompt(0, 0, "a red circle"), Prompt(1, 0, " a blue square and a red circle ")]
+SOURCE = {"source_scene": to_dict(Scene((SceneObject("square", "blue", (1, 1)),)))}
+PROMPTS = [
+    Prompt(0, 0, "a red circle", SOURCE),
+    Prompt(1, 0, " a blue square and a red circle ", SOURCE),
+]
 RANK, ALPHA = 4, 16
 
 
@@ -66,7 +71,7 @@ def request_for(config: RunConfig, scale: float = 0.02) -> ExportRequest:
     """All an export is a function of."""
     family, tensors = family_of(config.policy.family), trained(config, scale)
     return ExportRequest(
-        base=family.base.of(config.policy),
+        base=family.base.of(config),
         tensors=family.base_names(tensors),
         lora=config.policy.lora if config.policy.trainable == "lora" else None,
         config=config.export,

@@ -23,7 +23,7 @@ ADAPTER_CARD = (
     "100.0% of the likeliest tokens are the trainer's",
 )
 MERGED_CARD = ("library_name: transformers", "with plain transformers")
-VERIFIED = ("28 tensors loaded", "log-probabilities of image tokens within")
+VERIFIED = ("28 tensors loaded", "log-probabilities of tokens within")
 
 
 def save_base(

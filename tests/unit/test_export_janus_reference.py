@@ -22,7 +22,8 @@ from atelier.export.clean_process.arrived import arrived
 from atelier.export.clean_process.digests import tensors_digest
 from atelier.export.families import family_of
 from atelier.export.formats import ExportRequest
-from atelier.export.janus.reference import TokenReference, greedy_equal
+from atelier.export.janus.reference import DrawingReference
+from atelier.export.language.reference import greedy_equal
 from atelier.export.merged import export_merged
 from atelier.export.record import ExportRecord, WrittenWeights
 from atelier.export.reference import Difference, Differences
@@ -105,7 +106,7 @@ def record(dtype: str = "float32", difference: float | None = None) -> ExportRec
 def test_training_shows_in_images_and_log_probs(requests: dict[str, ExportRequest]) -> None:
     for request in requests.values():
         reference = request.reference
-        assert isinstance(reference, TokenReference)
+        assert isinstance(reference, DrawingReference)
         assert (
             reference.codes.shape == reference.log_probs.shape == reference.greedy.shape == (2, 16)
         )
@@ -121,9 +122,9 @@ def test_a_reference_comes_back_as_it_was(
     requests: dict[str, ExportRequest], tmp_path: Path
 ) -> None:
     reference = requests["full"].reference
-    assert isinstance(reference, TokenReference)
+    assert isinstance(reference, DrawingReference)
     reference.save(tmp_path / "folder" / "file")
-    again = TokenReference.load(tmp_path / "folder" / "file")
+    again = DrawingReference.load(tmp_path / "folder" / "file")
     assert (again.prompts, again.tokens, again.call) == (
         reference.prompts,
         reference.tokens,
@@ -145,8 +146,8 @@ def test_what_training_computed_in_does_not_matter(
     config = run_config(base, "lora", policy=half, rollout={"tokens": {"execution": "dynamic"}})
     tensors, expected = trained(run_config(base, "lora")), requests["lora"].reference
     found = family_of("janus").make_reference(config, tensors, PROMPTS, "cpu")
-    assert isinstance(found, TokenReference)
-    assert isinstance(expected, TokenReference)
+    assert isinstance(found, DrawingReference)
+    assert isinstance(expected, DrawingReference)
     assert np.array_equal(found.codes, expected.codes)
     assert np.array_equal(found.log_probs, expected.log_probs)
 
@@ -155,7 +156,7 @@ def test_what_training_computed_in_does_not_matter(
 def test_what_is_no_reference_is_told(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "file").write_bytes(content)
     with pytest.raises(CheckpointError, match="file: not the reference of an export"):
-        TokenReference.load(tmp_path / "file")
+        DrawingReference.load(tmp_path / "file")
 
 
 # Plain transformers -----------------------------------------------------------------------------
@@ -192,7 +193,7 @@ CODE_TABLE = "model.generation_embeddings.weight"
 
 def row_of_a_table(folder: Path) -> None:
     """As much as training moved it, of a code that was drawn."""
-    drawn = TokenReference.load(folder / "reference.safetensors").codes[0, 0]
+    drawn = DrawingReference.load(folder / "reference.safetensors").codes[0, 0]
     rewrite(folder / WEIGHTS, lambda tensors, _: tensors[CODE_TABLE][drawn].add_(0.02))
 
 

@@ -15,8 +15,9 @@ from atelier.config.schema import LoraConfig, RunConfig
 from atelier.errors import CheckpointError, ConfigError
 from atelier.export.adapter import export_adapter
 from atelier.export.families import family_of
-from atelier.export.janus.adapter import check_adapter
-from atelier.export.janus.base import EMBEDDING, HEAD, BaseJanus
+from atelier.export.janus.base import BaseJanus
+from atelier.export.language.adapter import check_adapter
+from atelier.export.language.base import EMBEDDING, HEAD
 from atelier.export.merged import export_merged
 from atelier.export.record import ExportRecord, WrittenWeights
 from atelier.export.reference import Difference, Differences
@@ -63,7 +64,7 @@ def merge(
     output.mkdir()
     named = family_of("janus").base_names(tensors)
     lora = config.policy.lora if config.policy.trainable == "lora" else None
-    return export_merged(BaseJanus.of(config.policy), named, lora, dtype, output)
+    return export_merged(BaseJanus.of(config), named, lora, dtype, output)
 
 
 # Merged -----------------------------------------------------------------------------------------

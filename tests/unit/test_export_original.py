@@ -16,8 +16,8 @@ from atelier.cli.application import application
 from atelier.config.paths import repository_root
 from atelier.errors import AtelierError, CheckpointError, ConfigError
 from atelier.export.janus import original
-from atelier.export.janus.base import EMBEDDING, HEAD
 from atelier.export.janus.original import write_original
+from atelier.export.language.base import EMBEDDING, HEAD
 from atelier.export.manifest import write_manifest
 from atelier.policies.janus.loading import load
 from atelier.policies.janus.original_layout import from_original, to_original

@@ -15,14 +15,15 @@ from atelier.export.formats import require_survival
 from atelier.export.lora import lora_pairs, lora_update, require_update
 from atelier.export.merged import export_merged
 from atelier.export.record import WrittenWeights
-from atelier.export.sd3.base import INDEX, WEIGHTS, BasePipeline
+from atelier.export.sd3.base import WEIGHTS, BaseSD3
 
 LORA = LoraConfig(rank=2, alpha=6, target_modules=["attn.to_q"])
 SHARDS = [f"diffusion_pytorch_model-0000{i}-of-00002.safetensors" for i in (1, 2)]
+INDEX = f"{WEIGHTS}.index.json"
 
 
 @pytest.fixture
-def base(tmp_path: Path) -> BasePipeline:
+def base(tmp_path: Path) -> BaseSD3:
     """A sharded transformer stored in float16, with one other component."""
     root = tmp_path / "base"
     for name in ("transformer", "vae", "unrelated"):
@@ -48,10 +49,10 @@ def base(tmp_path: Path) -> BasePipeline:
     (root / "transformer" / INDEX).write_text(
         json.dumps({"metadata": {}, "weight_map": weight_map})
     )
-    return BasePipeline.open(str(root))
+    return BaseSD3.open(str(root))
 
 
-def stored(base: BasePipeline) -> dict[str, torch.Tensor]:
+def stored(base: BaseSD3) -> dict[str, torch.Tensor]:
     return {name: tensor for file in base.weight_files() for name, tensor in base.tensors(file)}
 
 
@@ -63,7 +64,7 @@ def lora_tensors(b: float = 0.5) -> dict[str, torch.Tensor]:
 
 
 def test_lora_is_merged_at_alpha_over_rank_in_float32_and_shards_stay(
-    base: BasePipeline, tmp_path: Path
+    base: BaseSD3, tmp_path: Path
 ) -> None:
     output = tmp_path / "out"
     output.mkdir()
@@ -84,7 +85,7 @@ def test_lora_is_merged_at_alpha_over_rank_in_float32_and_shards_stay(
     assert not (output / "unrelated").exists(), "not a component of the pipeline"
 
 
-def test_merged_in_float32_and_rounded_once(base: BasePipeline, tmp_path: Path) -> None:
+def test_merged_in_float32_and_rounded_once(base: BaseSD3, tmp_path: Path) -> None:
     """Rounding base or update first would give other bits."""
     tensors = {"block.0.norm.weight": torch.tensor([1 + 2**-9, 1 + 2**-12, 0.1, -3.3])}
     output = tmp_path / "out"
@@ -106,19 +107,19 @@ def test_merged_in_float32_and_rounded_once(base: BasePipeline, tmp_path: Path) 
     ],
 )
 def test_tensors_of_another_base_or_a_diverged_run_are_refused(
-    base: BasePipeline, tmp_path: Path, tensors: dict[str, torch.Tensor], message: str
+    base: BaseSD3, tmp_path: Path, tensors: dict[str, torch.Tensor], message: str
 ) -> None:
     with pytest.raises(CheckpointError, match=message):
         export_merged(base, tensors, None, torch.float32, tmp_path)
 
 
-def test_values_that_overflow_float16_are_refused(base: BasePipeline, tmp_path: Path) -> None:
+def test_values_that_overflow_float16_are_refused(base: BaseSD3, tmp_path: Path) -> None:
     tensors = {"block.0.norm.weight": torch.full((4,), 1e5)}
     with pytest.raises(CheckpointError, match=r"not finite in torch\.float16"):
         export_merged(base, tensors, None, torch.float16, tmp_path)
 
 
-def test_a_no_op_is_refused(base: BasePipeline, tmp_path: Path) -> None:
+def test_a_no_op_is_refused(base: BaseSD3, tmp_path: Path) -> None:
     name = "block.0.norm.weight"
     with pytest.raises(CheckpointError, match="nothing to export"):
         export_merged(base, {name: stored(base)[name].float()}, None, torch.float32, tmp_path)
@@ -129,7 +130,7 @@ def test_a_no_op_is_refused(base: BasePipeline, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "prefix", ["", "base_model.model."], ids=["transformer with adapter", "peft model"]
 )
-def test_names_of_peft_are_understood(base: BasePipeline, prefix: str) -> None:
+def test_names_of_peft_are_understood(base: BaseSD3, prefix: str) -> None:
     tensors = {prefix + name: tensor for name, tensor in lora_tensors().items()}
     pairs = lora_pairs(tensors, LORA, stored(base))
     assert list(pairs) == ["block.0.attn.to_q"]
@@ -152,16 +153,16 @@ def change(tensors: dict[str, torch.Tensor], old: str, new: str) -> dict[str, to
     ],
 )
 def test_an_adapter_of_another_shape_is_refused(
-    base: BasePipeline, tensors: dict[str, torch.Tensor], lora: LoraConfig, message: str
+    base: BaseSD3, tensors: dict[str, torch.Tensor], lora: LoraConfig, message: str
 ) -> None:
     with pytest.raises(CheckpointError, match=message):
         lora_pairs(tensors, lora, stored(base))
 
 
-def test_a_base_must_be_a_pipeline_with_safetensors(base: BasePipeline, tmp_path: Path) -> None:
+def test_a_base_must_be_a_pipeline_with_safetensors(base: BaseSD3, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"policy\.path"):
-        BasePipeline.open(str(tmp_path))
-    for file in base.transformer.glob("*"):
+        BaseSD3.open(str(tmp_path))
+    for file in (base.directory / "transformer").glob("*"):
         file.unlink()
     with pytest.raises(ConfigError, match=WEIGHTS):
         base.weight_files()

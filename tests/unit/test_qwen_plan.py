@@ -19,6 +19,7 @@ from atelier.config.memory_advice import GIBIBYTE, fitting
 from atelier.config.plan import Plan, plan
 from atelier.config.resolve import resolve
 from atelier.config.schema import RunConfig
+from atelier.config.space import run_bytes
 from atelier.config.work import Work, work
 from atelier.data.prompts import Prompt
 from atelier.data.scenes import sample_scene, to_dict
@@ -158,6 +159,15 @@ def test_what_takes_more_memory(more: str, phase: str) -> None:
         sum(_memory(one).phases[phase].values()) for one in (published(more), published())
     )
     assert found > 1.2 * usual
+
+
+def test_an_export_takes_what_is_trained_or_all_of_the_pipeline() -> None:
+    """Of the published one 41 GB that nobody trained."""
+    alone, whole = (published(f"export.whole_pipeline={one}") for one in ("false", "true"))
+    facts = known_facts(alone)
+    assert facts is not None
+    more = run_bytes(whole, facts) - run_bytes(alone, facts)
+    assert more / 1e9 == pytest.approx(41, abs=1)
 
 
 def test_guided_edits_keep_a_copy_of_the_encoder_where_all_of_it_is_trained() -> None:
@@ -302,6 +312,7 @@ def test_an_adapter_is_on_the_attention_where_nothing_else_is_said() -> None:
         ("rollout.shared_start=true", False),
         ("policy.vae.slicing=true", False),
         ("rollout.completion.top_k=5", False),
+        ("export.whole_pipeline=true", False),
         ("algorithm.mask_truncated=true", False),
     ],
 )
@@ -313,14 +324,7 @@ def test_what_does_nothing_is_said(override: str, does_nothing: bool) -> None:
 
 def test_settings_of_writing_do_nothing_for_other_policies() -> None:
     overrides = ["rollout.completion.top_k=5", "evaluation.completions=none"]
+    overrides += ["export.whole_pipeline=true"]
     warnings = plan(resolve("tiny/base", overrides, Path(os.devnull))).warnings
-    for key in ("rollout.completion", "evaluation.completions"):
+    for key in ("rollout.completion", "evaluation.completions", "export.whole_pipeline"):
         assert any(one.startswith(f"{key}: does nothing here") for one in warnings), warnings
-
-
-def test_a_plan_says_that_exports_are_not_there_yet(folders: dict[str, Path]) -> None:
-    texts = plan(configured(folders["text"])).warnings
-    assert any(one.startswith("export.formats: ") for one in texts)
-    assert not any(
-        one.startswith("export.formats: ") for one in plan(resolve("tiny/base", [])).warnings
-    )

@@ -90,7 +90,7 @@ def test_a_rollout_says_what_was_written_and_how_it_ended() -> None:
     assert rollout.completions is not None
     for row, words in enumerate(rollout.completions):
         tokens = rollout.record["tokens"][row][rollout.mask[row]].tolist()
-        assert words == policy._chat.text(tokens)
+        assert words == policy.tools.chat.text(tokens)
         assert "<|" not in words
     cut = rollout.without_truncated()
     assert torch.equal(cut.mask.any(1), rollout.ended[:, 0])
@@ -122,17 +122,17 @@ def test_a_prompt_is_read_alike_before_a_completion_and_for_the_image() -> None:
     """Also its source image: the same tokens and pixels, and the same text before it."""
     policy = make("edit")
     seen = []
-    conditioning = policy._painter._conditioning
+    conditioning = policy.tools.painter._conditioning
 
     def watching(encoder, prompts, completions=None):
         seen.extend(zip(prompts, completions, strict=True))
         return conditioning(encoder, prompts, completions)
 
-    policy._painter._conditioning = watching
+    policy.tools.painter._conditioning = watching
     rollout = rolled_out(policy)
     for row, (prompt, completion) in enumerate(seen):
         assert prompt is rollout.record["prompts"][row]
-        assert "Picture 1: " in policy._chat.tokenizer.decode(prompt.ids)
+        assert "Picture 1: " in policy.tools.chat.tokenizer.decode(prompt.ids)
         assert prompt.image > 0
         own = rollout.record["tokens"][row][rollout.mask[row]].tolist()
         assert list(completion) == own
@@ -198,9 +198,9 @@ def test_evaluation_draws_by_its_own_keys() -> None:
     """The completion of an evaluation image is drawn by a key of its own: noise and words are not
     the same random numbers."""
     policy = make()
-    read = policy._read(PROMPTS[:1])
-    written = policy._write(read, [key("completion", 5)]).own()
-    expected = policy._painter.paint(read, written, [5], Sampling(2))
+    read = policy.tools.read(PROMPTS[:1])
+    written = policy.tools.write(read, [key("completion", 5)]).own()
+    expected = policy.tools.painter.paint(read, written, [5], Sampling(2))
     assert np.array_equal(policy.generate(policy.module, PROMPTS[:1], [5]), expected)
 
 
@@ -208,12 +208,12 @@ def test_evaluation_draws_by_its_own_keys() -> None:
 def test_guidance_leads_away_from_what_the_untrained_encoder_sees(kind: Kind, how: dict) -> None:
     """However far it was trained since, or even before the first image."""
     policy = make(kind, policy=how, guidance_scale=3.0)
-    source = policy._read(PROMPTS)[0].source
-    untrained = make(kind, policy=how, guidance_scale=3.0)._painter._negative.of(source)
+    source = policy.tools.read(PROMPTS)[0].source
+    untrained = make(kind, policy=how, guidance_scale=3.0).tools.painter._negative.of(source)
     with torch.no_grad():
         for parameter in trained(policy.module).values():
             parameter += 0.1
-    found = policy._painter._negative.of(source)
+    found = policy.tools.painter._negative.of(source)
     torch.testing.assert_close(found.embeds, untrained.embeds, atol=1e-6, rtol=0)
 
 
@@ -233,8 +233,8 @@ def test_the_transformer_stays_what_it_was() -> None:
     rollout = rolled_out(policy)
     (part,) = policy.parts(rollout)
     policy.replay(policy.module, rollout, part, with_reference=False).log_prob.sum().backward()
-    policy._environment.require_unchanged()
-    assert not any(one.requires_grad for one in policy._environment._transformer.parameters())
+    policy.tools.environment.require_unchanged()
+    assert not any(one.requires_grad for one in policy.tools.environment._transformer.parameters())
 
 
 # Where it is painted ----------------------------------------------------------------------------

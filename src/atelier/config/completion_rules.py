@@ -38,20 +38,14 @@ def completion_rejections(config: RunConfig) -> Rejections:
 
 def completion_warnings(config: RunConfig) -> Rejections:
     """Field and what is to be known before a run begins."""
-    if config.policy.family != "qwen":
-        return
     environment = config.rollout.environment
-    if environment.preset == "lightning" and environment.adapter is None:
+    is_qwen = config.policy.family == "qwen"
+    if is_qwen and environment.preset == "lightning" and environment.adapter is None:
         yield (
             "rollout.environment.adapter",
             "null: the noise levels of preset lightning are for a transformer with its distilled "
             "LoRA, and images of another one are poor; download that file, and name it here",
         )
-    yield (
-        "export.formats",
-        "a text encoder that writes cannot be exported yet: a run is trained and evaluated, "
-        "and ends at its export stage with all of that kept",
-    )
 
 
 def _conditioning_rejections(config: RunConfig) -> Rejections:

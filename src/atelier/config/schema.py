@@ -625,7 +625,13 @@ class ExportConfig(Section):
     weights: Literal["ema", "raw"] = Field("ema", description="Averaged or last weights.")
     formats: list[Literal["adapter", "merged"]] = Field(
         default=["merged"],
-        description="adapter: the LoRA alone, for the base; merged: a whole model directory.",
+        description="adapter: the LoRA alone, for the base; merged: a whole model directory (qwen: "
+        "the text encoder's).",
+    )
+    whole_pipeline: bool = Field(
+        False,
+        description="Whether merged has the frozen transformer and autoencoder, too (qwen: 41 GB "
+        "of 20 billion parameters that nobody trained).",
     )
     dtype: Literal["float32", "bfloat16", "float16"] = Field(
         "float32", description="Dtype of the merged weights; 16 bit is rounded once."

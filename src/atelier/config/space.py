@@ -3,7 +3,8 @@
 Checkpoints are 4 B x trained parameters, four times: weights, moving average, two moments of AdamW;
 once more where a slow copy of the weights samples; images in flight where they are stored.
 One more than `train.keep_checkpoints` is there while the oldest is still being removed. A merged
-export is a whole pipeline or model. Images and logs are small beside them.
+export is a whole pipeline or model, or what a text encoder is without the rest of its pipeline.
+Images and logs are small beside them.
 """
 
 from __future__ import annotations
@@ -43,10 +44,17 @@ def _in_flight(config: RunConfig, facts: Facts) -> int:
     return 4 * images * stored_latents(config, facts, actions)
 
 
+def _merged_bytes(config: RunConfig, facts: Facts) -> int:
+    whole = facts.merged_bytes(DTYPE_BYTES[config.export.dtype])
+    if isinstance(facts, QwenFacts) and not config.export.whole_pipeline:
+        return whole - facts.painter.stored_bytes
+    return whole
+
+
 def run_bytes(config: RunConfig, facts: Facts) -> int:
     """All checkpoints that are there at once, and the exports."""
     sizes = {
-        "merged": facts.merged_bytes(DTYPE_BYTES[config.export.dtype]),
+        "merged": _merged_bytes(config, facts),
         "adapter": 4 * facts.adapter_parameters,
     }
     exports = sum(sizes[kind] for kind in config.export.formats)

@@ -50,6 +50,11 @@ RULES = (
         lambda config: config.policy.family != "qwen" or config.rollout.kind == "edit",
         "rollout.kind: edit",
     ),
+    Rule(
+        ("export.whole_pipeline",),
+        lambda config: config.policy.family == "qwen" and "merged" in config.export.formats,
+        "policy.family: qwen and merged among export.formats",
+    ),
     Rule(("rollout.tokens",), lambda config: config.policy.family == "janus", "janus"),
     Rule(
         ("rollout.editing",),

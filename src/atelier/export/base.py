@@ -19,7 +19,7 @@ import yaml
 from safetensors import safe_open
 
 from atelier.config.paths import from_root, is_directory
-from atelier.config.schema import PolicyConfig
+from atelier.config.schema import RunConfig
 from atelier.errors import ConfigError
 from atelier.export.manifest import file_sha256
 
@@ -52,9 +52,9 @@ class BaseModel(ABC):
     # Finding it --------------------------------------------------------------------------------
 
     @classmethod
-    def of(cls, policy: PolicyConfig) -> Self:
+    def of(cls, config: RunConfig) -> Self:
         """The base a run starts from. Raises ConfigError as `open` does."""
-        return cls.open(policy.path, policy.revision)
+        return cls.open(config.policy.path, config.policy.revision)
 
     @classmethod
     def open(cls, path: str, revision: str | None = None) -> Self:
@@ -110,6 +110,11 @@ class BaseModel(ABC):
 
     @property
     @abstractmethod
+    def task(self) -> str:
+        """What the hub says such models do."""
+
+    @property
+    @abstractmethod
     def weights_folder(self) -> Path:
         """Where the weights lie, relative to the directory."""
 
@@ -121,6 +126,10 @@ class BaseModel(ABC):
             dtype: that the weights will be saved in.
         """
 
+    def loaded_name(self, stored: str) -> str:
+        """The name that the loaded model has for a stored tensor; every other name here is such."""
+        return stored
+
     def adaptable(self) -> Iterable[str]:
         """Names of the tensors that a LoRA may adapt."""
         return self.tensor_shapes()
@@ -129,12 +138,22 @@ class BaseModel(ABC):
         """Stored tensors that are only another name of one (name -> that one's name)."""
         return {}
 
+    @property
+    def stays_beside(self) -> bool:
+        """Whether a merged export is loaded together with the base, and holds not all of it."""
+        return False
+
+    def frozen(self) -> Mapping[str, str]:
+        """Digest (clean_process/digests.py) of each part that is loaded beside the trained one, as
+        it is loaded, where an export has to show that it is the base's."""
+        return {}
+
     # Weights -----------------------------------------------------------------------------------
 
     @property
     def index_name(self) -> str:
         """Of the file that says which shard holds what."""
-        return f"{self.weights_name}.index.json"
+        return _index_of(self.weights_name)
 
     @property
     def _weights(self) -> Path:
@@ -146,24 +165,15 @@ class BaseModel(ABC):
         Raises:
             ConfigError: neither is there (weights as pickles, or of a variant only).
         """
-        if (single := self._weights / self.weights_name).exists():
-            return [single]
-        index = self._weights / self.index_name
-        if not index.exists():
-            raise ConfigError(
-                f"policy.path: {self._weights} holds neither {self.weights_name} nor "
-                f"{self.index_name}: export needs the base's {self.trained_part} as safetensors"
-            )
-        shards = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-        return [self._weights / name for name in sorted(shards)]
+        return safetensors_of(self._weights, self.weights_name, self.trained_part)
 
     def names(self, file: Path) -> list[str]:
-        """Names of the tensors of one weight file."""
+        """Stored names of the tensors of one weight file."""
         with safe_open(file, framework="pt") as opened:
             return list(opened.keys())
 
     def tensors(self, file: Path) -> Iterator[tuple[str, torch.Tensor]]:
-        """(name, tensor as stored) of one weight file."""
+        """(stored name, tensor as stored) of one weight file."""
         with safe_open(file, framework="pt") as opened:
             for name in opened.keys():  # noqa: SIM118  (not a mapping)
                 yield name, opened.get_tensor(name)
@@ -173,8 +183,9 @@ class BaseModel(ABC):
         found = {}
         for file in self.weight_files():
             with safe_open(file, framework="pt") as opened:
-                for name in set(names) & set(opened.keys()):
-                    found[name] = opened.get_tensor(name)
+                for stored in opened.keys():  # noqa: SIM118  (not a mapping)
+                    if (name := self.loaded_name(stored)) in names:
+                        found[name] = opened.get_tensor(stored)
         return found
 
     def tensor_shapes(self) -> dict[str, tuple[int, ...]]:
@@ -182,8 +193,9 @@ class BaseModel(ABC):
         shapes = {}
         for file in self.weight_files():
             with safe_open(file, framework="pt") as opened:
-                for name in opened.keys():  # noqa: SIM118
-                    shapes[name] = tuple(opened.get_slice(name).get_shape())
+                for stored in opened.keys():  # noqa: SIM118
+                    name = self.loaded_name(stored)
+                    shapes[name] = tuple(opened.get_slice(stored).get_shape())
         return shapes
 
     def weights_sha256(self) -> str:
@@ -210,3 +222,28 @@ class BaseModel(ABC):
             return None
         licence = front.get("license") if isinstance(front, dict) else None
         return str(licence) if licence else None
+
+
+def safetensors_of(folder: Path, name: str, part: str) -> list[Path]:
+    """The one file of that name, or the shards that its index names.
+
+    Args:
+        part: what the weights are of, in messages.
+
+    Raises:
+        ConfigError: neither is there (weights as pickles, or of a variant only).
+    """
+    if (single := folder / name).exists():
+        return [single]
+    index = folder / _index_of(name)
+    if not index.exists():
+        raise ConfigError(
+            f"policy.path: {folder} holds neither {name} nor {index.name}: export needs the base's "
+            f"{part} as safetensors"
+        )
+    shards = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+    return [folder / shard for shard in sorted(shards)]
+
+
+def _index_of(name: str) -> str:
+    return f"{name}.index.json"

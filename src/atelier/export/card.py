@@ -48,7 +48,7 @@ def _front_matter(record: ExportRecord, base: BaseModel) -> str:
         "base_model": base.path,
         "base_model_relation": "adapter" if adapter else "finetune",
         "library_name": family.loads(record.format),
-        "pipeline_tag": family.pipeline_tag,
+        "pipeline_tag": base.task,
         "tags": ["atelier", "grpo"] + (["lora"] if adapter else []),
     }
     if licence := base.licence():
@@ -115,7 +115,7 @@ def _log_probs(record: ExportRecord) -> str:
     if difference is None or effect is None:
         return ""
     return (
-        f"Log-probabilities of image tokens are within {difference.max:.2g} of the trainer's (mean "
+        f"Log-probabilities of tokens are within {difference.max:.2g} of the trainer's (mean "
         f"{difference.mean:.2g}); training moved them by {effect.mean:.2g} in the mean. "
         f"{record.greedy_equal or 0:.1%} of the likeliest tokens are the trainer's. "
     )

@@ -16,7 +16,7 @@ from atelier.export.base import BaseModel
 from atelier.export.record import ExportRecord, Format
 from atelier.export.reference import Reference
 
-FAMILIES = ("sd3", "janus")
+FAMILIES = ("sd3", "janus", "qwen")
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,6 @@ class Family:
         name: as policy.family has it.
         library: what loads a merged export.
         adapter_library: what loads an adapter into the base.
-        pipeline_tag: what the hub says such models do.
         base: the kind of model that a run starts from.
         reference: what an export must reproduce.
         make_reference: (config, tensors, prompts, device) -> what the trainer's policy makes of the
@@ -46,7 +45,6 @@ class Family:
     name: str
     library: str
     adapter_library: str
-    pipeline_tag: str
     base: type[BaseModel]
     reference: type[Reference]
     make_reference: Callable[[RunConfig, Mapping[str, Tensor], Sequence[Prompt], str], Reference]

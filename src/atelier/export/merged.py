@@ -54,7 +54,8 @@ def export_merged(
     held: dict[str, tuple[str, int]] = {}
     for file in base.weight_files():
         shard = {}
-        for name, stored in base.tensors(file):
+        for stored_name, stored in base.tensors(file):
+            name = base.loaded_name(stored_name)
             value = stored.float() if stored.is_floating_point() else stored
             if merge := merges.get(tied.get(name, name)):
                 merged = merge(value)
@@ -63,9 +64,9 @@ def export_merged(
                 value = merged
             value = value.to(dtype) if value.is_floating_point() else value
             # A file holds no tensor of two names: the second one gets a copy.
-            shard[name] = value.clone() if name in tied else value.contiguous()
+            shard[stored_name] = value.clone() if name in tied else value.contiguous()
             if name not in tied:
-                lines.append(tensor_line(name, shard[name]))
+                lines.append(tensor_line(name, shard[stored_name]))
         save_file(shard, folder / file.name, metadata={"format": "pt"})
         held |= {name: (file.name, tensor.nbytes) for name, tensor in shard.items()}
     _write_index(base, folder, held)
@@ -117,7 +118,7 @@ def _write_index(base: BaseModel, folder: Path, held: Mapping[str, tuple[str, in
     """The shard index, with the size the shards have now.
 
     Args:
-        held: file and bytes of every tensor.
+        held: file and bytes of every stored tensor.
     """
     source = base.directory / base.weights_folder / base.index_name
     if not source.exists():

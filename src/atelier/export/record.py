@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -36,8 +37,10 @@ class ExportRecord:
     Attributes:
         effect, difference: of the images.
         family: of the policy.
-        log_prob_effect, log_prob_difference: of image tokens, where the family has tokens.
+        log_prob_effect, log_prob_difference: of tokens, where the family has tokens.
         greedy_equal: share of the likeliest tokens that the clean process drew as the trainer did.
+        beside_base: whether a merged directory is loaded together with the base.
+        frozen: digests of the parts that nobody trained (base.BaseModel.frozen).
     """
 
     format: Format
@@ -52,6 +55,13 @@ class ExportRecord:
     log_prob_effect: Difference | None = None
     log_prob_difference: Difference | None = None
     greedy_equal: float | None = None
+    beside_base: bool = False
+    frozen: Mapping[str, str] | None = None
+
+    @property
+    def needs_base(self) -> bool:
+        """Whether it is loaded together with the base."""
+        return self.format == "adapter" or self.beside_base
 
     @classmethod
     def new(
@@ -72,6 +82,8 @@ class ExportRecord:
             effect.images,
             family=base.family,
             log_prob_effect=effect.log_probs,
+            beside_base=kind == "merged" and base.stays_beside,
+            frozen=base.frozen() or None,
         )
 
     def measured(self, found: Differences) -> ExportRecord:

@@ -35,6 +35,7 @@ class Differences:
 
     Attributes:
         images: of what they generate.
+        exact_images: whether what generates them computed in float32.
         log_probs: of the log-probabilities of the same tokens, in nats, where there are tokens.
         greedy: share of the likeliest tokens that are the same, likewise.
     """
@@ -42,6 +43,7 @@ class Differences:
     images: Difference
     log_probs: Difference | None = None
     greedy: float | None = None
+    exact_images: bool = True
 
 
 @dataclass(frozen=True)

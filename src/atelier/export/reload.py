@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from atelier.config.paths import repository_root
 from atelier.errors import CheckpointError
 from atelier.export import clean_process
 from atelier.export.families import family_of
@@ -26,7 +27,7 @@ TIMEOUT = 3600.0  # seconds; loading and sampling a large model on a CPU is slow
 
 @dataclass(frozen=True)
 class Exported:
-    """A directory to reload, its record, and where the base lies (adapter only)."""
+    """A directory to reload, its record, and where the base lies, if it is loaded with one."""
 
     directory: Path
     record: ExportRecord
@@ -40,13 +41,14 @@ class Exported:
 @dataclass(frozen=True)
 class Outcome:
     """What the clean process reports of one directory; `made` is what the family's reference is
-    compared with."""
+    compared with, `frozen` are digests of what was not trained."""
 
     error: str | None
     tensors: int = 0
     digest: str = ""
     scaling: tuple[float, ...] = ()
     made: Mapping[str, np.ndarray] = field(default_factory=dict)
+    frozen: Mapping[str, str] = field(default_factory=dict)
 
 
 def reload_all(exported: Sequence[Exported], device: str) -> list[Outcome]:
@@ -104,6 +106,11 @@ def judge(exported: Exported, outcome: Outcome) -> Differences:
         )
     if outcome.digest != expected.digest:
         raise CheckpointError(f"{where}: the loaded weights are not those that were exported")
+    for part, digest in (record.frozen or {}).items():
+        if outcome.frozen.get(part) != digest:
+            raise CheckpointError(
+                f"{where}: the {part} that is loaded with it is not the one it was trained beside"
+            )
     differences = family.reference.load(exported.reference).compare(outcome.made)
     require_same(where, record, differences)
     return differences
@@ -118,6 +125,7 @@ def _job(exported: Exported, device: str, made: Path) -> dict[str, Any]:
         "reference": str(exported.reference.resolve()),
         "dtype": exported.record.dtype,
         "device": device,
+        "root": str(repository_root()),
         "made": str(made),
     }
 
@@ -131,4 +139,5 @@ def _outcome(found: dict[str, Any], job: dict[str, Any]) -> Outcome:
         digest=found["digest"],
         scaling=tuple(found["scaling"]),
         made=dict(np.load(job["made"])),
+        frozen=found["frozen"],
     )

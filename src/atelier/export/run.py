@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from collections.abc import Mapping
+
+import torch
 
 from atelier.config.digest import stage_digest
 from atelier.config.schema import RunConfig
@@ -56,8 +59,9 @@ def export_run(
         device = world.device.type
         with saying(f"making what it must reproduce, of {len(prompts)} prompts"):
             reference = family.make_reference(config, tensors, prompts, device)
+    _give_back(device)
     request = ExportRequest(
-        base=family.base.of(config.policy),
+        base=family.base.of(config),
         tensors=family.base_names(tensors),
         lora=config.policy.lora if config.policy.trainable == "lora" else None,
         config=config.export,
@@ -78,3 +82,10 @@ def export_run(
     write_summary(report, run.export)
     report.require_complete()
     return report
+
+
+def _give_back(device: str) -> None:
+    """Memory of the model that made the reference, to the process that reloads the export."""
+    gc.collect()
+    if device == "cuda":
+        torch.cuda.empty_cache()

@@ -49,7 +49,7 @@ def _line(one: VerifiedDirectory) -> str:
     if log_probs is None or record.log_prob_effect is None:
         return line
     return (
-        f"{line}, log-probabilities of image tokens within {log_probs.max:.2g} (mean "
+        f"{line}, log-probabilities of tokens within {log_probs.max:.2g} (mean "
         f"{log_probs.mean:.2g}; training moved them by {record.log_prob_effect.mean:.2g})"
     )
 
@@ -59,12 +59,13 @@ def verify(path: Path | str, base: str | None = None, device: str = "auto") -> V
 
     Args:
         path: an exported directory, or one that holds them (`export/` of a run, or the run).
-        base: the model an adapter is loaded into; default: the one recorded at export.
+        base: the model that an export is loaded together with, where it is (an adapter); default:
+            the one recorded at export.
         device: auto (a GPU if there is one), cpu or cuda.
 
     Raises:
         CheckpointError: what does not hold, and where.
-        ConfigError: `base` is no model of the adapter's family.
+        ConfigError: `base` is no model of the export's family.
     """
     if base is not None and not base.strip():
         raise ConfigError("--base: name a model's directory or hub id, not an empty text")
@@ -72,10 +73,9 @@ def verify(path: Path | str, base: str | None = None, device: str = "auto") -> V
     for directory in find_exports(Path(path)):
         files.append(check_manifest(directory))
         record = read_record(directory)
-        found = None
         if record.format == "adapter":
             family_of(record.family).check_adapter(directory, record)
-            found = _find_base(directory, record, base).directory
+        found = _find_base(directory, record, base).directory if record.needs_base else None
         exported.append(Exported(directory, record, found))
     outcomes = reload_all(exported, resolve_device(device))
     return VerifyReport(
@@ -122,7 +122,7 @@ def _is_export(path: Path) -> bool:
 
 
 def _find_base(directory: Path, record: ExportRecord, override: str | None) -> BaseModel:
-    """The base of an adapter: the one named, else the one the run was configured with."""
+    """The base of an export: the one named, else the one the run was configured with."""
     family = family_of(record.family)
     if override is None and record.base_is_local:
         base = family.base.local(record.base)  # a path that is gone must not be sought in the hub
@@ -136,6 +136,6 @@ def _find_base(directory: Path, record: ExportRecord, override: str | None) -> B
     if base.weights_sha256() != record.base_sha256:
         raise CheckpointError(
             f"{directory}: the {base.trained_part} of {base.path} is not that of the {record.base} "
-            "on which the adapter was trained: name the right one with --base"
+            "that was trained from: name the right one with --base"
         )
     return base

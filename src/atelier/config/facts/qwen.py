@@ -220,11 +220,12 @@ def fitting(side: int, patch: int) -> int:
 
 
 def _as_loaded(tensors: Tensors) -> dict[str, Stored]:
-    """Under the names that the loaded encoder has: files keep those of transformers 4."""
-    return {_loaded_name(name): one for name, one in tensors.items()}
+    """Under the names that the loaded encoder has."""
+    return {loaded_name(name): one for name, one in tensors.items()}
 
 
-def _loaded_name(name: str) -> str:
+def loaded_name(name: str) -> str:
+    """What the loaded encoder calls a tensor of a file: those keep the names of transformers 4."""
     if name.startswith("visual."):
         return f"model.{name}"
     if name.startswith("model.") and not name.startswith((LANGUAGE_MODEL, VISION)):

@@ -4,10 +4,12 @@
 
 This folder is run by a fresh interpreter and imports nothing of atelier, so what it proves holds
 for anybody who has only torch and the library that loads the family: diffusers for sd3,
-transformers and peft for janus. One file a family (of_<family>.py), with the same functions:
+transformers and peft for janus, all three for qwen. One file a family (of_<family>.py), with the
+same functions:
 
     load(job)                the model as a user loads it
     weights(model)           {name: tensor} of the trained part
     adapted(model)           the module that an adapter is put on
+    frozen(model)            {part: {name: tensor}} of others that must be the base's
     reproduce(model, file)   {name: array} of what a reference (verification/) is compared with
 """

@@ -1,8 +1,8 @@
 """Do the jobs of a file, one after the other (see the folder's __init__.py).
 
 jobs.json is a list of {"family", "format": "adapter" | "merged", "directory", "base", "reference",
-"dtype", "device", "made"}; one outcome a job is written: {"error": text or null, "tensors",
-"digest", "scaling"}, and the arrays that were computed to the .npz file `made` names.
+"dtype", "device", "root", "made"}; one outcome a job is written: {"error": text or null, "tensors",
+"digest", "scaling", "frozen"}, and the arrays that were computed to the .npz file `made` names.
 """
 
 from __future__ import annotations
@@ -25,10 +25,17 @@ def _run(job: Mapping[str, Any]) -> dict[str, Any]:
     family = import_module(f"of_{job['family']}")
     model = family.load(job)
     tensors, scaling = import_module("arrived").arrived(family, model, job["format"])
-    digest = import_module("digests").tensors_digest(tensors)
+    digest_of = import_module("digests").tensors_digest
+    outcome = {
+        "error": None,
+        "tensors": len(tensors),
+        "digest": digest_of(tensors),
+        "scaling": scaling,
+        "frozen": {part: digest_of(held) for part, held in family.frozen(model).items()},
+    }
     with torch.no_grad():
         np.savez(job["made"], **family.reproduce(model, job["reference"]))
-    return {"error": None, "tensors": len(tensors), "digest": digest, "scaling": scaling}
+    return outcome
 
 
 def main(jobs_file: str, outcomes_file: str) -> None:

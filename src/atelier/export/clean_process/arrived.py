@@ -17,7 +17,7 @@ def arrived(family: ModuleType, model: Any, kind: str) -> tuple[dict[str, Any], 
         kind: merged, then all weights of the trained part; or adapter, then the LoRA's alone.
     """
     if kind == "merged":
-        return family.weights(model), []
+        return _once(family.weights(model)), []
     module = family.adapted(model)
     lora = {
         f"{match['name']}.weight": tensor
@@ -31,3 +31,11 @@ def arrived(family: ModuleType, model: Any, kind: str) -> tuple[dict[str, Any], 
         for value in part.scaling.values()
     }
     return lora, sorted(scaling)
+
+
+def _once(tensors: dict[str, Any]) -> dict[str, Any]:
+    """Each tensor under its first name, where several names share one."""
+    first: dict[int, str] = {}
+    for name, tensor in tensors.items():
+        first.setdefault(tensor.data_ptr(), name)
+    return {name: tensors[name] for name in first.values()}

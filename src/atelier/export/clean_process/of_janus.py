@@ -47,17 +47,18 @@ def load(job: Mapping[str, Any]) -> Loaded:
 
 
 def weights(loaded: Loaded) -> dict[str, Any]:
-    """All tensors of the model, each under its first name."""
-    first: dict[int, str] = {}
-    state = loaded.model.state_dict()
-    for name, tensor in state.items():
-        first.setdefault(tensor.data_ptr(), name)
-    return {name: state[name] for name in first.values()}
+    """All tensors of the model."""
+    return dict(loaded.model.state_dict())
 
 
 def adapted(loaded: Loaded) -> Any:
     """The module that an adapter is put on."""
     return loaded.whole
+
+
+def frozen(loaded: Loaded) -> dict[str, dict[str, Any]]:
+    """Nothing: `weights` are all there are."""
+    return {}
 
 
 def reproduce(loaded: Loaded, reference: str) -> dict[str, np.ndarray]:

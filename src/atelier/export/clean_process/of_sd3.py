@@ -37,6 +37,11 @@ def adapted(pipe: Any) -> Any:
     return pipe.transformer
 
 
+def frozen(pipe: Any) -> dict[str, dict[str, Any]]:
+    """Nothing: images show what becomes of the other parts."""
+    return {}
+
+
 def reproduce(pipe: Any, reference: str) -> dict[str, np.ndarray]:
     """images: of the reference's prompts from its latents, uint8 [N, H, W, 3]."""
     import numpy as np

@@ -7,33 +7,31 @@ is exported as it is stored: only the trainer scales its rows, which changes no 
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
 
 from atelier.config.paths import from_root
-from atelier.config.schema import PolicyConfig
+from atelier.config.schema import RunConfig
 from atelier.errors import ConfigError
-from atelier.export.base import BASE_CARD, CARD, BaseModel
-from atelier.export.janus.own_files import copy_own_files, write_config, write_generation_config
+from atelier.export.base import BASE_CARD, CARD
+from atelier.export.janus.generation_config import write_generation_config
+from atelier.export.language.base import CONFIG, BaseLanguageModel
+from atelier.export.language.own_files import copy_own_files, write_config
 from atelier.export.manifest import file_sha256
 from atelier.policies.janus.loading import read_weights
 from atelier.policies.janus.original_layout import from_original, is_original
 
-CONFIG = "config.json"
-LANGUAGE_MODEL = "model.language_model."
-EMBEDDING, HEAD = f"{LANGUAGE_MODEL}embed_tokens.weight", "lm_head.weight"
 PICKLES = ("*.bin", "*.pth", "*.pt")
 
 
 @dataclass(frozen=True)
-class BaseJanus(BaseModel):
+class BaseJanus(BaseLanguageModel):
     """A model directory.
 
     Attributes:
@@ -44,14 +42,14 @@ class BaseJanus(BaseModel):
 
     family: ClassVar[str] = "janus"
     kind: ClassVar[str] = "model"
-    weights_name: ClassVar[str] = "model.safetensors"
     trained_part: ClassVar[str] = "weights"
 
     @classmethod
-    def of(cls, policy: PolicyConfig) -> Self:
+    def of(cls, config: RunConfig) -> Self:
         """Raises ConfigError as `open` does."""
+        policy = config.policy
         if policy.layout is None:
-            return super().of(policy)
+            return super().of(config)
         layout = cls.open(policy.layout, policy.revision)
         return cls(policy.path, layout.directory, True, from_root(policy.path))
 
@@ -74,37 +72,26 @@ class BaseJanus(BaseModel):
             )
 
     @property
+    def task(self) -> str:
+        return "any-to-any"
+
+    @property
     def weights_folder(self) -> Path:
         return Path()
 
-    def adaptable(self) -> Iterable[str]:
-        """The language model's: the vision tower has layers of the same names."""
-        return [name for name in self.tensor_shapes() if name.startswith(LANGUAGE_MODEL)]
-
-    def tied(self) -> Mapping[str, str]:
-        """The text head, where it is stored beside the embedding that it shares."""
-        both = {HEAD, EMBEDDING} <= self.tensor_shapes().keys()
-        return {HEAD: EMBEDDING} if both and self._is_tied else {}
-
-    @cached_property
-    def _is_tied(self) -> bool:
-        """As transformers has it: a configuration that ties two different tensors is wrong."""
-        if not self.config.get("tie_word_embeddings", True):
-            return False
-        found = self.stored(EMBEDDING, HEAD)
-        return len(found) < 2 or torch.equal(found[EMBEDDING], found[HEAD])
-
-    @cached_property
-    def config(self) -> dict[str, Any]:
-        config: dict[str, Any] = json.loads((self.directory / CONFIG).read_text(encoding="utf-8"))
-        return config
+    def require_loadable(self) -> None:
+        if self.file is not None:
+            raise ConfigError(
+                "export.formats: adapter goes onto a model that transformers loads, and "
+                f"{self.path} is a file of weights; use merged"
+            )
 
     def copy_rest(self, target: Path, dtype: torch.dtype) -> None:
         """Every other file of the directory byte for byte, but for what would load it wrongly."""
         copy_own_files(self.directory, target)
         if (card := target / CARD).exists():
             card.rename(target / BASE_CARD)
-        write_config(target / CONFIG, self.config, dtype, self._is_tied)
+        write_config(target / CONFIG, self.config, dtype, self.is_tied)
         write_generation_config(target)
 
     # Weights of another file -------------------------------------------------------------------

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from atelier.export.base import BaseModel
 from atelier.export.families import Family
-from atelier.export.janus.adapter import check_adapter, write_adapter
 from atelier.export.janus.base import BaseJanus
-from atelier.export.janus.reference import TokenReference, make_reference
+from atelier.export.janus.reference import DrawingReference, make_reference
+from atelier.export.language.adapter import check_adapter, write_adapter
 from atelier.export.record import ExportRecord
 from atelier.export.reference import Reference
 
@@ -47,9 +47,8 @@ FAMILY = Family(
     name="janus",
     library="transformers",
     adapter_library="peft",
-    pipeline_tag="any-to-any",
     base=BaseJanus,
-    reference=TokenReference,
+    reference=DrawingReference,
     make_reference=make_reference,
     write_adapter=write_adapter,
     check_adapter=check_adapter,

@@ -22,8 +22,9 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from atelier.errors import CheckpointError, ConfigError
-from atelier.export.janus.base import CONFIG, EMBEDDING, HEAD, BaseJanus
-from atelier.export.janus.own_files import copy_own_files
+from atelier.export.janus.base import BaseJanus
+from atelier.export.language.base import CONFIG, EMBEDDING, HEAD
+from atelier.export.language.own_files import copy_own_files
 from atelier.export.manifest import MANIFEST, check_manifest
 from atelier.export.publish import aside, publish, recover
 from atelier.policies.janus.loading import read_weights

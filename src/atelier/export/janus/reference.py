@@ -1,11 +1,9 @@
 """The tokens an exported Janus must judge and draw as the trainer did.
 
-    codes           int64 [N, T]      image tokens drawn by the trainer's policy, trained
-    log_probs       float32 [N, T]    theirs, teacher-forced (spec janus 2), by the same weights
-    base_log_probs  float32 [N, T]    the same by the policy before training
-    greedy          int64 [N, T]      the likeliest tokens one after another, by the trained weights
-    images          uint8 [N, H, W, 3]    what the codes show
-    base_images     uint8 [N, H, W, 3]    what the policy drew by the same chances before training
+    codes        int64 [N, T]          image tokens drawn by the trainer's policy, trained
+    log_probs, base_log_probs, greedy  of those (language/reference.py), with guidance
+    images       uint8 [N, H, W, 3]    what the codes show
+    base_images  uint8 [N, H, W, 3]    what the policy drew by the same chances before training
 
 Prompts, what the trainer read of them in tokens, and the guidance scale are JSON in the header.
 Whatever a run trains, drawing, editing or introspection, it is drawing that is compared: weights
@@ -24,7 +22,7 @@ from torch import Tensor
 from atelier.config.schema import RunConfig
 from atelier.data.prompts import Prompt
 from atelier.evaluation.requests import evaluation_key
-from atelier.export.reference import Difference, Differences, Reference, require_same_shape
+from atelier.export.language.reference import TokenReference
 from atelier.policies.janus.conversation import Context
 from atelier.policies.janus.log_probs import ImageForm
 from atelier.policies.janus.module import Segment
@@ -34,53 +32,20 @@ from atelier.policies.janus.rows import stack
 from atelier.training.weights import copies, put_weights
 
 GUIDANCE = 5.0  # published; transformers draws images with guidance only
-TIE = 1e-3  # guided logits that are closer may be drawn in either order
 
 
 @dataclass(frozen=True)
-class TokenReference(Reference):
+class DrawingReference(TokenReference):
     """See the module. `tokens` are what the trainer read of each prompt; `call` holds
     guidance_scale."""
 
     codes: np.ndarray
-    log_probs: np.ndarray
-    base_log_probs: np.ndarray
-    greedy: np.ndarray
     tokens: list[list[int]]
-
-    @property
-    def effect(self) -> Differences:
-        """Also of the log-probs of what the policy draws now."""
-        return replace(super().effect, log_probs=_absolute(self.log_probs, self.base_log_probs))
-
-    def compare(self, made: Mapping[str, np.ndarray]) -> Differences:
-        return replace(
-            super().compare(made),
-            log_probs=_absolute(made["log_probs"], self.log_probs),
-            greedy=greedy_equal(made["greedy"], self.greedy, made["margins"]),
-        )
-
-
-def greedy_equal(made: np.ndarray, expected: np.ndarray, margins: np.ndarray) -> float:
-    """Share of greedy tokens [N, T] that are the same, up to the first one of a row that is not.
-
-    Where that one was a tie, what comes after it proves nothing, and the row counts as equal.
-
-    Args:
-        margins: [N, T] how far the likeliest token was before the second one, in logits.
-    """
-    require_same_shape("greedy tokens", made, expected)
-    equal = 0
-    for row, other, margin in zip(made, expected, margins, strict=True):
-        places = np.flatnonzero(row != other)
-        lost = len(places) > 0 and not margin[places[0]] <= TIE
-        equal += int(places[0]) if lost else len(row)
-    return equal / expected.size
 
 
 def make_reference(
     config: RunConfig, tensors: Mapping[str, Tensor], prompts: Sequence[Prompt], device: str
-) -> TokenReference:
+) -> DrawingReference:
     """What the trainer's policy draws for `prompts`, and how likely it was before and after.
 
     Prompts and chances are those of the evaluation, everything is computed in float32 (as the
@@ -99,7 +64,7 @@ def make_reference(
         images, log_probs = hand.decoded(codes), hand.log_probs(codes)
         put_weights(policy.trainable(), before)
         base_log_probs = hand.log_probs(codes)
-    return TokenReference(
+    return DrawingReference(
         codes=codes.cpu().numpy(),
         log_probs=log_probs,
         base_log_probs=base_log_probs,
@@ -154,9 +119,3 @@ def _exact(config: RunConfig) -> RunConfig:
             "rollout": config.rollout.model_copy(update={"tokens": tokens}),
         }
     )
-
-
-def _absolute(left: np.ndarray, right: np.ndarray) -> Difference:
-    require_same_shape("log-probs", left, right)
-    difference = np.abs(left.astype(np.float64) - right.astype(np.float64))
-    return Difference(float(difference.max()), float(difference.mean()))

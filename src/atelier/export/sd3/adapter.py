@@ -13,8 +13,8 @@ from atelier.config.schema import LoraConfig
 from atelier.errors import CheckpointError, ConfigError
 from atelier.export.base import BaseModel
 from atelier.export.lora import read_lora_file, require_scale
+from atelier.export.pipeline import BasePipeline
 from atelier.export.record import ExportRecord
-from atelier.export.sd3.base import BasePipeline
 
 LORA_WEIGHTS = "pytorch_lora_weights.safetensors"
 

@@ -9,7 +9,7 @@ from atelier.export.families import Family
 from atelier.export.record import ExportRecord
 from atelier.export.reference import Reference
 from atelier.export.sd3.adapter import check_adapter, write_adapter
-from atelier.export.sd3.base import BasePipeline
+from atelier.export.sd3.base import BaseSD3
 from atelier.export.sd3.reference import ImageReference, make_reference
 
 
@@ -31,8 +31,7 @@ FAMILY = Family(
     name="sd3",
     library="diffusers",
     adapter_library="diffusers",
-    pipeline_tag="text-to-image",
-    base=BasePipeline,
+    base=BaseSD3,
     reference=ImageReference,
     make_reference=make_reference,
     write_adapter=write_adapter,

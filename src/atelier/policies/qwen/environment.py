@@ -194,13 +194,15 @@ class Environment:
                 num_inference_steps=sampling.num_inference_steps,
                 height=self.side,
                 width=self.side,
-                latents=self._noise(keys),
+                latents=self.noise(keys),
                 max_sequence_length=TEXT_WINDOW,  # its default would cut what is behind 512
                 output_type="np",
             ).images
         return (np.asarray(images) * 255).round().astype(np.uint8)
 
-    def _noise(self, keys: Sequence[int]) -> torch.Tensor:
+    def noise(self, keys: Sequence[int]) -> torch.Tensor:
+        """What images of these keys begin with, as the pipeline takes its `latents`: float32
+        [B, tokens, channels]."""
         side = self.side // self._pipeline.vae_scale_factor
         return latents(keys, self._transformer.config.in_channels // 4, side, side)
 

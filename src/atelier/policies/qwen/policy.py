@@ -9,7 +9,6 @@ the replay and for the image alike. Source: spec qwen 1.1.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import replace
 
 import numpy as np
@@ -27,11 +26,10 @@ from atelier.policies.language.adapters import trained
 from atelier.policies.language.draws import token_key
 from atelier.policies.language.reference import Reference
 from atelier.policies.precision import computing_in
-from atelier.policies.qwen.chat import Chat, ChatPrompt
+from atelier.policies.qwen.chat import Chat
 from atelier.policies.qwen.conditioning import Conditioning
 from atelier.policies.qwen.environment import Sampling
-from atelier.policies.qwen.generation import Completions, completed, write, writing_of
-from atelier.policies.qwen.inputs import Inputs, inputs_of
+from atelier.policies.qwen.generation import Completions, completed, writing_of
 from atelier.policies.qwen.loading import (
     areas_of,
     load_encoder,
@@ -43,7 +41,8 @@ from atelier.policies.qwen.loading import (
 from atelier.policies.qwen.module import QwenModule, Segment
 from atelier.policies.qwen.noise import noise_keys as image_keys
 from atelier.policies.qwen.painting import Painter, negative_of
-from atelier.policies.qwen.reading import Read, read, require_readable
+from atelier.policies.qwen.parts import Parts
+from atelier.policies.qwen.reading import Read, require_readable
 from atelier.policies.qwen.shuffling import of_other_prompts
 from atelier.policies.qwen.templates import template_of
 from atelier.policies.qwen.trainable import (
@@ -73,23 +72,28 @@ class QwenPolicy:
         self._device = device
         self._step = 0
         self._reference: Reference | None = None
-        self._chat = Chat(pipeline, template_of(rollout.conditioning, pipeline), areas_of(config))
-        conditioning = Conditioning(self._chat, rollout.conditioning.window)
-        _require_kind(self._chat, config)
-        require_readable(prompts, self._chat, conditioning, rollout.completion.max_tokens)
+        chat = Chat(pipeline, template_of(rollout.conditioning, pipeline), areas_of(config))
+        conditioning = Conditioning(chat, rollout.conditioning.window)
+        _require_kind(chat, config)
+        require_readable(prompts, chat, conditioning, rollout.completion.max_tokens)
         self._structure = encoder.config
         self.module: nn.Module = self._make_module(encoder).to(device)
         require_frozen(self._inner)
         vocabulary = self._inner.language_model.embed_tokens.num_embeddings
-        self._writing = writing_of(rollout.completion, self._chat, vocabulary)
-        self._environment = open_environment(
-            pipeline, config, painting_device(config, device, rank)
-        )
+        environment = open_environment(pipeline, config, painting_device(config, device, rank))
         guided = max(rollout.guidance_scale, evaluation.guidance_scale) > 1
-        with self._computing():
+        with computing_in(config.policy.dtype, device):
             dtype = getattr(torch, config.policy.dtype)
-            negative = negative_of(self._inner, self._chat, conditioning, dtype) if guided else None
-        self._painter = Painter(self._inner, conditioning, self._environment, negative)
+            negative = negative_of(self._inner, chat, conditioning, dtype) if guided else None
+        self._parts = Parts(
+            module=self._inner,
+            chat=chat,
+            writing=writing_of(rollout.completion, chat, vocabulary),
+            environment=environment,
+            painter=Painter(self._inner, conditioning, environment, negative),
+            device=device,
+            dtype=config.policy.dtype,
+        )
 
     @classmethod
     def load(
@@ -119,8 +123,10 @@ class QwenPolicy:
         assert isinstance(self.module, QwenModule)
         return self.module
 
-    def _computing(self) -> AbstractContextManager[None]:
-        return computing_in(self._config.policy.dtype, self._device)
+    @property
+    def tools(self) -> Parts:
+        """What its rollouts are made of, for who proves its weights (export)."""
+        return self._parts
 
     def _make_module(
         self, encoder: Qwen2_5_VLForConditionalGeneration, seed: bool = True
@@ -153,20 +159,20 @@ class QwenPolicy:
         return {}
 
     def rollout(self, module: nn.Module, samples: Sequence[Sample]) -> Rollout:
-        config, seed = self._config.rollout, self._config.train.seed
-        prompts = self._read([one.prompt for one in samples])
+        config, seed, parts = self._config.rollout, self._config.train.seed, self._parts
+        prompts = parts.read([one.prompt for one in samples])
         keys = [token_key(seed, self._step, one) for one in samples]
         noise = image_keys(seed, self._step, samples, config.shared_start)
         sampling = Sampling(config.num_inference_steps, config.guidance_scale)
-        with self._computing():
-            written = self._write(prompts, keys)
+        with parts.autocast():
+            written = parts.write(prompts, keys)
             own = written.own()
-            images = self._painter.paint(prompts, own, noise, sampling)
+            images = parts.painter.paint(prompts, own, noise, sampling)
         return replace(
             self._rollout(samples, prompts, written),
             images=images,
             sources=[one.source for one in prompts if one.source is not None] or None,
-            completions=[self._chat.text(tokens) for tokens in own],
+            completions=[parts.chat.text(tokens) for tokens in own],
         )
 
     def _rollout(
@@ -178,7 +184,7 @@ class QwenPolicy:
         return replace(
             scored_rollout(samples, count, written.log_probs, record),
             segments=(slice(0, count),),
-            longest=(self._writing.limit,),
+            longest=(self._parts.writing.limit,),
             mask=written.mask,
             ended=written.ended[:, None],
         )
@@ -190,9 +196,9 @@ class QwenPolicy:
     def replay(
         self, module: nn.Module, rollout: Rollout, part: Part, with_reference: bool
     ) -> Replay:
-        inputs = self._inputs(rollout.record["prompts"])
-        segment = Segment(inputs, rollout.record["tokens"], self._writing.form)
-        with self._computing():
+        inputs = self._parts.inputs(rollout.record["prompts"])
+        segment = Segment(inputs, rollout.record["tokens"], self._parts.writing.form)
+        with self._parts.autocast():
             log_prob = module(segment)
             if not with_reference:
                 return Replay(log_prob)
@@ -205,18 +211,8 @@ class QwenPolicy:
         return {"tokens": rollout.record["tokens"], "old_log_probs": rollout.old_log_probs}
 
     def unpack(self, samples: Sequence[Sample], tensors: Mapping[str, Tensor]) -> Rollout:
-        written = completed(tensors["tokens"], tensors["old_log_probs"], self._writing.end)
-        return self._rollout(samples, self._read([one.prompt for one in samples]), written)
-
-    def _read(self, prompts: Sequence[Prompt]) -> list[Read]:
-        return read(prompts, self._chat, self._environment.side)
-
-    def _inputs(self, prompts: Sequence[ChatPrompt]) -> Inputs:
-        return inputs_of(self._chat, prompts, side="left", device=self._device)
-
-    def _write(self, prompts: Sequence[Read], keys: Sequence[int]) -> Completions:
-        inputs = self._inputs([one.chat for one in prompts])
-        return write(self._inner.encoder, inputs, keys, self._writing)
+        written = completed(tensors["tokens"], tensors["old_log_probs"], self._parts.writing.end)
+        return self._rollout(samples, self._parts.read([one.prompt for one in samples]), written)
 
     # Evaluation images ---------------------------------------------------------------------------
 
@@ -224,14 +220,14 @@ class QwenPolicy:
         self, module: nn.Module, prompts: Sequence[Prompt], noise_keys: Sequence[int]
     ) -> np.ndarray:
         """Images of what evaluation.completions says, each completion drawn by its image's key."""
-        config = self._config.evaluation
+        config, parts = self._config.evaluation, self._parts
         sampling = Sampling(config.num_inference_steps, config.guidance_scale)
-        read, size = self._read(prompts), config.micro_batch_size
+        read, size = parts.read(prompts), config.micro_batch_size
         chunks = [slice(start, start + size) for start in range(0, len(read), size)]
-        with self._computing():
+        with parts.autocast():
             written = self._evaluated(prompts, read, noise_keys, chunks)
             images = [
-                self._painter.paint(
+                parts.painter.paint(
                     read[one], None if written is None else written[one], noise_keys[one], sampling
                 )
                 for one in chunks
@@ -249,9 +245,14 @@ class QwenPolicy:
         which = self._config.evaluation.completions
         if which == "none":
             return None
-        keys = [key("completion", one) for one in noise_keys]
-        written = [own for one in chunks for own in self._write(read[one], keys[one]).own()]
+        keys = completion_keys(noise_keys)
+        written = [own for one in chunks for own in self._parts.write(read[one], keys[one]).own()]
         return of_other_prompts(written, prompts) if which == "shuffled" else written
+
+
+def completion_keys(noise_keys: Sequence[int]) -> list[int]:
+    """Of what is written before evaluation images with noise of such keys."""
+    return [key("completion", one) for one in noise_keys]
 
 
 def _require_kind(chat: Chat, config: RunConfig) -> None:

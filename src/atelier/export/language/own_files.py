@@ -1,8 +1,8 @@
-"""What belongs to a Janus directory beside its weights, and what of it has to be put right.
+"""What belongs to a model's directory beside its weights, and what of it has to be put right.
 
-Files are copied as they are. Two say how the weights are loaded, and are rewritten where an export
-would come out wrong by them: config.json (the dtype that a plain load takes, whether the text head
-shares the embedding) and generation_config.json (the marks that drawing needs).
+Files are copied as they are. config.json says how the weights are loaded, and is rewritten where an
+export would come out wrong by it: the dtype that a plain load takes, and whether the text head
+shares the embedding.
 """
 
 from __future__ import annotations
@@ -14,10 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import GenerationConfig, JanusProcessor
 
 from atelier.export.manifest import MANIFEST
-from atelier.policies.janus.loading import generation_config
 
 WEIGHTS = {".safetensors", ".bin", ".pth", ".pt", ".ckpt", ".h5", ".msgpack", ".gguf", ".onnx"}
 TEMPLATES = "additional_chat_templates"  # the one folder that processors read
@@ -67,17 +65,3 @@ def _with_dtype(config: Mapping[str, Any], dtype: str) -> dict[str, Any]:
         else value
         for key, value in config.items()
     }
-
-
-def write_generation_config(directory: Path) -> None:
-    """Name the marks that `generate(generation_mode="image")` needs, unless they are named."""
-    file = directory / "generation_config.json"
-    known = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-    marks = known.get("generation_kwargs") or {}
-    if "boi_token_id" in marks and None not in (
-        known.get("bos_token_id"),
-        known.get("pad_token_id"),
-    ):
-        return
-    processor = JanusProcessor.from_pretrained(directory)
-    generation_config(GenerationConfig(**known), processor.tokenizer).save_pretrained(directory)

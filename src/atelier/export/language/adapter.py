@@ -11,9 +11,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from atelier.config.schema import LoraConfig
-from atelier.errors import CheckpointError, ConfigError
+from atelier.errors import CheckpointError
 from atelier.export.base import BaseModel
-from atelier.export.janus.base import LANGUAGE_MODEL, BaseJanus
+from atelier.export.language.base import LANGUAGE_MODEL, BaseLanguageModel
 from atelier.export.lora import read_lora_file, require_scale
 from atelier.export.record import ExportRecord
 from atelier.policies.language.adapters import language_model_layers
@@ -28,14 +28,10 @@ def write_adapter(
     """Write the LoRA weights and the configuration that says where they go and at what scale.
 
     Raises:
-        ConfigError: the base is no directory that transformers loads.
+        ConfigError: the base is nothing that transformers loads.
     """
-    assert isinstance(base, BaseJanus)
-    if base.file is not None:
-        raise ConfigError(
-            "export.formats: adapter goes onto a model that transformers loads, and "
-            f"{base.path} is a file of weights; use merged"
-        )
+    assert isinstance(base, BaseLanguageModel)
+    base.require_loadable()
     config = PeftLoraConfig(
         r=lora.rank,
         lora_alpha=lora.alpha,

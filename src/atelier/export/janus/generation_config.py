@@ -1,0 +1,24 @@
+"""The marks that drawing needs: transformers draws only where generation_config.json names them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from transformers import GenerationConfig, JanusProcessor
+
+from atelier.policies.janus.loading import generation_config
+
+
+def write_generation_config(directory: Path) -> None:
+    """Name the marks that `generate(generation_mode="image")` needs, unless they are named."""
+    file = directory / "generation_config.json"
+    known = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    marks = known.get("generation_kwargs") or {}
+    if "boi_token_id" in marks and None not in (
+        known.get("bos_token_id"),
+        known.get("pad_token_id"),
+    ):
+        return
+    processor = JanusProcessor.from_pretrained(directory)
+    generation_config(GenerationConfig(**known), processor.tokenizer).save_pretrained(directory)
