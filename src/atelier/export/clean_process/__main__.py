@@ -13,7 +13,11 @@ import sys
 import traceback
 from collections.abc import Mapping
 from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
 from typing import Any
+
+PACKAGE = "clean_process"
 
 
 def _run(job: Mapping[str, Any]) -> dict[str, Any]:
@@ -21,11 +25,10 @@ def _run(job: Mapping[str, Any]) -> dict[str, Any]:
     import torch
 
     torch.backends.cudnn.allow_tf32 = False  # fp32 is compared to rounding: TF32 would be noise
-    # Beside this file: a folder that is run is where modules are looked for first.
-    family = import_module(f"of_{job['family']}")
+    family = import_module(f"{PACKAGE}.of_{job['family']}")
     model = family.load(job)
-    tensors, scaling = import_module("arrived").arrived(family, model, job["format"])
-    digest_of = import_module("digests").tensors_digest
+    tensors, scaling = import_module(f"{PACKAGE}.arrived").arrived(family, model, job["format"])
+    digest_of = import_module(f"{PACKAGE}.digests").tensors_digest
     outcome = {
         "error": None,
         "tensors": len(tensors),
@@ -38,8 +41,16 @@ def _run(job: Mapping[str, Any]) -> dict[str, Any]:
     return outcome
 
 
+def _open_package() -> None:
+    """Make this folder, which is run by itself, the package that its modules know it as."""
+    spec = spec_from_file_location(PACKAGE, Path(__file__).with_name("__init__.py"))
+    assert spec is not None  # the file is there
+    sys.modules[PACKAGE] = module_from_spec(spec)
+
+
 def main(jobs_file: str, outcomes_file: str) -> None:
     os.environ["HF_HUB_OFFLINE"] = "1"  # before the first import of the hub's client
+    _open_package()
     with open(jobs_file, encoding="utf-8") as file:
         jobs = json.load(file)
     outcomes = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
@@ -31,6 +32,18 @@ def arrived(family: ModuleType, model: Any, kind: str) -> tuple[dict[str, Any], 
         for value in part.scaling.values()
     }
     return lora, sorted(scaling)
+
+
+def require_all(info: Mapping[str, Any]) -> None:
+    """Raise ValueError unless a model of transformers got all its weights, and no others: it only
+    warns, and goes on with random numbers.
+
+    Args:
+        info: what `from_pretrained` says with `output_loading_info`.
+    """
+    for problem in ("missing_keys", "unexpected_keys"):
+        if names := sorted(info[problem]):
+            raise ValueError(f"{len(names)} {problem}, such as {names[0]}")
 
 
 def _once(tensors: dict[str, Any]) -> dict[str, Any]:

@@ -3,10 +3,12 @@ show, and which tokens it draws itself without chance."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from .arrived import require_all
+from .references import arrays_of, header_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -33,9 +35,7 @@ def load(job: Mapping[str, Any]) -> Loaded:
     model, info = JanusForConditionalGeneration.from_pretrained(
         source, local_files_only=True, output_loading_info=True, **dtype
     )
-    for problem in ("missing_keys", "unexpected_keys"):
-        if names := sorted(info[problem]):
-            raise ValueError(f"{len(names)} {problem}, such as {names[0]}")
+    require_all(info)
     whole = model
     if not merged:
         from peft import PeftModel
@@ -67,11 +67,9 @@ def reproduce(loaded: Loaded, reference: str) -> dict[str, np.ndarray]:
     ones."""
     import numpy as np
     import torch
-    from safetensors import safe_open
 
-    with safe_open(reference, framework="pt") as file:
-        codes, greedy = file.get_tensor("codes"), file.get_tensor("greedy")
-        header = {name: json.loads(text) for name, text in file.metadata().items()}
+    header, held = header_of(reference), arrays_of(reference)
+    codes, greedy = held["codes"], held["greedy"]
     prompts, scale = header["prompts"], header["call"]["guidance_scale"]
     device = loaded.model.device
     log_probs, margins = [], []

@@ -1,13 +1,10 @@
-"""A Qwen-Image pipeline whose text encoder writes, by plain diffusers and transformers (and peft).
-
-`read`, `write`, `embeddings` and `paint` stand in the card of every export, word for word: what is
-proven here is what a user runs. So they have no annotations, and only what the card imports, too.
-"""
+"""A Qwen-Image pipeline whose text encoder writes, by plain diffusers, transformers and peft."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,64 +12,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from diffusers import DiffusionPipeline
 from diffusers.pipelines.qwenimage import pipeline_qwenimage_edit_plus as edit_plus
-from transformers import GenerationConfig, Qwen2_5_VLForConditionalGeneration
+from transformers import Qwen2_5_VLForConditionalGeneration
+
+from .arrived import require_all
+from .completions import filled, log_probs, margins, own
+from .qwen_usage import embeddings, ended, paint, read, write
+from .references import arrays_of, header_of
 
 if TYPE_CHECKING:
     import numpy as np
-
-END = "<|im_end|>"
-
-# What a user runs ---------------------------------------------------------------------------------
-
-
-def read(pipe, text, source=None, area=384 * 384):
-    """A prompt in tokens; an image that it edits, as so many pixels."""
-    if source is None:
-        return pipe.tokenizer(text, return_tensors="pt").to(pipe.device)
-    width, height = edit_plus.calculate_dimensions(area, source.width / source.height)
-    seen = pipe.image_processor.resize(source, height, width)
-    return pipe.processor(text=[text], images=[seen], return_tensors="pt").to(pipe.device)
-
-
-def write(encoder, tokenizer, inputs, **how):
-    """The tokens of a completion [1, T], with the mark that ends it and no other."""
-    end = tokenizer.convert_tokens_to_ids("<|im_end|>")
-    without_words = range(len(tokenizer), encoder.lm_head.out_features)
-    never = {*tokenizer.all_special_ids, *without_words} - {end}
-    encoder.generation_config = GenerationConfig()  # the file's would draw otherwise
-    whole = encoder.generate(
-        **inputs,
-        suppress_tokens=sorted(never),
-        eos_token_id=end,
-        pad_token_id=tokenizer.pad_token_id,
-        **how,
-    )
-    words = whole[:, inputs["input_ids"].shape[1] :]
-    return words if words[0, -1] == end else torch.nn.functional.pad(words, (0, 1), value=end)
-
-
-def embeddings(encoder, inputs, skip, completion=None):
-    """What the transformer paints from [1, L, D]: all hidden states but the first ones."""
-    inputs = dict(inputs)
-    if completion is not None:
-        follows = {"input_ids": completion, "attention_mask": torch.ones_like(completion)}
-        if "mm_token_type_ids" in inputs:
-            follows["mm_token_type_ids"] = torch.zeros_like(completion)
-        inputs |= {name: torch.cat([inputs[name], more], 1) for name, more in follows.items()}
-    with torch.no_grad():
-        return encoder.model(**inputs, use_cache=False).last_hidden_state[:, skip:]
-
-
-def paint(pipe, embeds, negative=None, **how):
-    """An image of embeddings, led away from the negative ones if there are any."""
-    for name, one in (("prompt_embeds", embeds), ("negative_prompt_embeds", negative)):
-        if one is not None:
-            how[name] = one.to(pipe.transformer.dtype)
-            how[f"{name}_mask"] = torch.ones(one.shape[:2], dtype=torch.bool, device=one.device)
-    return pipe(max_sequence_length=1024, **how).images[0]
-
-
-# The same, beside what the trainer made -----------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -83,19 +31,15 @@ class Loaded:
         encoder: that writes.
         whole: what peft made of it, or the same.
         pipe: the frozen parts, and the encoder.
-        untrained: (function of an encoder) -> what it gives for the encoder before training.
         settings: see qwen/settings.py.
-        device: to compute on.
-        root: what paths in `settings` are relative to.
+        job: what was to be loaded.
     """
 
     encoder: Any
     whole: Any
     pipe: Any
-    untrained: Callable[[Callable[[Any], Any]], Any]
     settings: Mapping[str, Any]
-    device: str
-    root: str
+    job: Mapping[str, Any]
 
 
 def load(job: Mapping[str, Any]) -> Loaded:
@@ -108,7 +52,7 @@ def load(job: Mapping[str, Any]) -> Loaded:
         from peft import PeftModel
 
         whole = PeftModel.from_pretrained(encoder, directory)
-    settings = _header(job["reference"])["settings"]
+    settings = header_of(job["reference"])["settings"]
     is_whole = merged and Path(directory, "model_index.json").exists()
     pipe = DiffusionPipeline.from_pretrained(
         directory if is_whole else base,
@@ -117,14 +61,7 @@ def load(job: Mapping[str, Any]) -> Loaded:
         local_files_only=True,
     )
     pipe.set_progress_bar_config(disable=True)
-
-    def untrained(function: Callable[[Any], Any]) -> Any:
-        if merged:
-            return function(_encoder(base, "float32").eval().to(encoder.device))
-        with whole.disable_adapter():
-            return function(encoder)
-
-    return Loaded(encoder, whole, pipe, untrained, settings, job["device"], job["root"])
+    return Loaded(encoder, whole, pipe, settings, job)
 
 
 def _encoder(directory: str, dtype: str | None) -> Any:
@@ -140,10 +77,18 @@ def _encoder(directory: str, dtype: str | None) -> Any:
         output_loading_info=True,
         **how,
     )
-    for problem in ("missing_keys", "unexpected_keys"):
-        if names := sorted(info[problem]):
-            raise ValueError(f"{len(names)} {problem}, such as {names[0]}")
+    require_all(info)
     return encoder
+
+
+@contextmanager
+def _untrained(loaded: Loaded) -> Iterator[Any]:
+    """The encoder as it was before it was trained."""
+    if loaded.job["format"] == "merged":
+        yield _encoder(loaded.job["base"], "float32").eval().to(loaded.encoder.device)
+        return
+    with loaded.whole.disable_adapter():
+        yield loaded.encoder
 
 
 def weights(loaded: Loaded) -> dict[str, Any]:
@@ -169,7 +114,9 @@ def reproduce(loaded: Loaded, reference: str) -> dict[str, np.ndarray]:
     import numpy as np
 
     _prepare(loaded)
-    made = [_reproduced(loaded, row) for row in _rows(reference)]
+    rows = _rows(reference)
+    negatives = _negatives(loaded, rows)
+    made = [_reproduced(loaded, *one) for one in zip(rows, negatives, strict=True)]
     found = {name: np.stack([one[name] for one in made]) for name in made[0]}
     if not all(np.isfinite(found[name]).all() for name in ("images", "log_probs")):
         raise ValueError("the pipeline computes values that are not finite numbers")
@@ -180,7 +127,10 @@ def _prepare(loaded: Loaded) -> None:
     """The pipeline as its settings want it, on its device."""
     pipe, settings = loaded.pipe, loaded.settings
     if settings["adapter"] is not None:
-        pipe.load_lora_weights(str(Path(loaded.root, settings["adapter"]).expanduser()))
+        file = Path(loaded.job["root"], os.path.expanduser(settings["adapter"]))
+        if not file.is_file():
+            raise FileNotFoundError(f"no {file}, which rollout.environment.adapter names")
+        pipe.load_lora_weights(str(file))
         pipe.fuse_lora()
         pipe.unload_lora_weights()
     pipe.scheduler = type(pipe.scheduler).from_config(
@@ -191,12 +141,12 @@ def _prepare(loaded: Loaded) -> None:
     seen = settings["seen"]
     edit_plus.CONDITION_IMAGE_SIZE = seen["encoder"]
     edit_plus.VAE_IMAGE_SIZE = seen["transformer"]
-    pipe.to(loaded.device)
+    pipe.to(loaded.job["device"])
 
 
 @dataclass(frozen=True)
 class _Row:
-    """What a reference has of one prompt; tokens without padding."""
+    """What a reference has of one prompt."""
 
     prompt: str
     read: list[int]
@@ -209,11 +159,8 @@ class _Row:
 
 def _rows(reference: str) -> list[_Row]:
     from PIL import Image
-    from safetensors import safe_open
 
-    header = _header(reference)
-    with safe_open(reference, framework="pt") as file:
-        held = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    header, held = header_of(reference), arrays_of(reference)
     return [
         _Row(
             prompt,
@@ -228,24 +175,26 @@ def _rows(reference: str) -> list[_Row]:
     ]
 
 
-def _reproduced(loaded: Loaded, row: _Row) -> dict[str, Any]:
+def _negatives(loaded: Loaded, rows: list[_Row]) -> list[Any]:
+    """What guidance leads away from, a row each; None where there is none."""
+    if rows[0].call["true_cfg_scale"] <= 1:
+        return [None] * len(rows)
+    with _untrained(loaded) as encoder:
+        return [embeddings(encoder, _inputs(loaded, "", row), _skip(loaded)) for row in rows]
+
+
+def _reproduced(loaded: Loaded, row: _Row, negative: Any) -> dict[str, Any]:
     import numpy as np
 
-    pipe, encoder, settings = loaded.pipe, loaded.encoder, loaded.settings
-    area, skip = settings["seen"]["encoder"], _length(loaded, settings["before"])
-    inputs = read(pipe, _text(settings, row.prompt), row.source, area)
+    pipe, encoder, inputs = loaded.pipe, loaded.encoder, _inputs(loaded, row.prompt, row)
     if inputs["input_ids"][0].tolist() != row.read:
         raise ValueError(f"{row.prompt!r} is read as other tokens than by the trainer")
     limit, device = len(row.written), encoder.device
-    drawn, likeliest = (_own(pipe, one).to(device) for one in (row.written, row.greedy))
+    drawn, likeliest = (own(pipe.tokenizer, one).to(device) for one in (row.written, row.greedy))
     greedy = write(encoder, pipe.tokenizer, inputs, max_new_tokens=limit, do_sample=False)
-    negative = None
-    if row.call["true_cfg_scale"] > 1:
-        nothing = read(pipe, _text(settings, ""), row.source, area)
-        negative = loaded.untrained(lambda untrained: embeddings(untrained, nothing, skip))
     image = paint(
         pipe,
-        embeddings(encoder, inputs, skip, _ended(pipe, drawn)[None]),
+        embeddings(encoder, inputs, _skip(loaded), ended(pipe.tokenizer, drawn[None])),
         negative,
         latents=row.latents[None].to(device),
         output_type="np",
@@ -254,62 +203,18 @@ def _reproduced(loaded: Loaded, row: _Row) -> dict[str, Any]:
     )
     return {
         "images": np.asarray(image),
-        "log_probs": _filled(_log_probs(encoder, inputs, drawn), limit, 0.0),
-        "greedy": _filled(greedy[0, :limit], limit, pipe.tokenizer.pad_token_id),
-        "margins": _filled(_margins(loaded, inputs, likeliest), limit, torch.inf),
+        "log_probs": filled(log_probs(encoder, inputs, drawn), limit, 0.0),
+        "greedy": filled(greedy[0, :limit], limit, pipe.tokenizer.pad_token_id),
+        "margins": filled(margins(encoder, pipe.tokenizer, inputs, likeliest), limit, torch.inf),
     }
 
 
-def _text(settings: Mapping[str, Any], prompt: str) -> str:
+def _inputs(loaded: Loaded, prompt: str, row: _Row) -> Any:
     """What the encoder reads; a space stands for no words."""
-    words = prompt.strip() or " "
-    return f"{settings['before']}{settings['picture']}{words}{settings['after']}"
+    settings, words = loaded.settings, prompt.strip() or " "
+    text = f"{settings['before']}{settings['picture']}{words}{settings['after']}"
+    return read(loaded.pipe, text, row.source, settings["seen"]["encoder"])
 
 
-def _length(loaded: Loaded, text: str) -> int:
-    return len(loaded.pipe.tokenizer(text)["input_ids"])
-
-
-def _own(pipe: Any, tokens: torch.Tensor) -> torch.Tensor:
-    """Tokens [T] up to the one that ends them."""
-    ends = (tokens == pipe.tokenizer.convert_tokens_to_ids(END)).nonzero()
-    return tokens[: int(ends[0]) + 1] if len(ends) else tokens
-
-
-def _ended(pipe: Any, tokens: torch.Tensor) -> torch.Tensor:
-    """A completion that was cut off ends for the painter as one that was not."""
-    end = pipe.tokenizer.convert_tokens_to_ids(END)
-    return tokens if tokens[-1] == end else torch.nn.functional.pad(tokens, (0, 1), value=end)
-
-
-def _logits(encoder: Any, inputs: Any, tokens: torch.Tensor) -> torch.Tensor:
-    """Of every one of tokens [T] after the ones before it, float32 [T, V]."""
-    hidden = embeddings(encoder, inputs, inputs["input_ids"].shape[1] - 1, tokens[None, :-1])
-    return encoder.lm_head(hidden)[0].float()
-
-
-def _log_probs(encoder: Any, inputs: Any, tokens: torch.Tensor) -> torch.Tensor:
-    return _logits(encoder, inputs, tokens).log_softmax(-1).gather(-1, tokens[:, None])[:, 0]
-
-
-def _margins(loaded: Loaded, inputs: Any, tokens: torch.Tensor) -> torch.Tensor:
-    """Between the two likeliest ones that may be drawn."""
-    tokenizer = loaded.pipe.tokenizer
-    logits = _logits(loaded.encoder, inputs, tokens)[:, : len(tokenizer)]
-    marks = set(tokenizer.all_special_ids) - {tokenizer.convert_tokens_to_ids(END)}
-    logits[:, sorted(marks)] = -torch.inf
-    two = logits.topk(2).values
-    return two[:, 0] - two[:, 1]
-
-
-def _filled(values: torch.Tensor, length: int, value: float) -> np.ndarray:
-    filled = torch.nn.functional.pad(values, (0, length - len(values)), value=value)
-    array: np.ndarray = filled.cpu().numpy()
-    return array
-
-
-def _header(reference: str) -> dict[str, Any]:
-    from safetensors import safe_open
-
-    with safe_open(reference, framework="pt") as file:
-        return {name: json.loads(text) for name, text in file.metadata().items()}
+def _skip(loaded: Loaded) -> int:
+    return len(loaded.pipe.tokenizer(loaded.settings["before"])["input_ids"])

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
+
+from .references import arrays_of, header_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -45,12 +46,9 @@ def frozen(pipe: Any) -> dict[str, dict[str, Any]]:
 def reproduce(pipe: Any, reference: str) -> dict[str, np.ndarray]:
     """images: of the reference's prompts from its latents, uint8 [N, H, W, 3]."""
     import numpy as np
-    from safetensors import safe_open
 
-    with safe_open(reference, framework="pt") as file:
-        latents = file.get_tensor("latents")
-        metadata = file.metadata()
-    prompts, call = json.loads(metadata["prompts"]), json.loads(metadata["call"])
+    header, latents = header_of(reference), arrays_of(reference)["latents"]
+    prompts, call = header["prompts"], header["call"]
     height, width = (side * pipe.vae_scale_factor for side in latents.shape[-2:])
     images = []
     for start in range(0, len(prompts), CHUNK):

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from atelier.export.base import BaseModel
-from atelier.export.clean_process import of_qwen
+from atelier.export.clean_process import qwen_usage
 from atelier.export.qwen.base import BaseQwen
 from atelier.export.qwen.reference import WritingReference
 from atelier.export.record import ExportRecord
@@ -19,7 +19,13 @@ from atelier.policies.qwen.areas import Areas
 
 HERE = '"path/to/this/directory"'
 ENCODER = "Qwen2_5_VLForConditionalGeneration.from_pretrained"
-USED = (of_qwen.read, of_qwen.write, of_qwen.embeddings, of_qwen.paint)
+USED = (
+    qwen_usage.read,
+    qwen_usage.write,
+    qwen_usage.ended,
+    qwen_usage.embeddings,
+    qwen_usage.paint,
+)
 
 
 def loading_lines(record: ExportRecord, base: BaseModel, reference: Reference) -> Sequence[str]:
