@@ -85,7 +85,7 @@ def _encoder(directory: str, dtype: str | None) -> Any:
 def _untrained(loaded: Loaded) -> Iterator[Any]:
     """The encoder as it was before it was trained."""
     if loaded.job["format"] == "merged":
-        yield _encoder(loaded.job["base"], "float32").eval().to(loaded.encoder.device)
+        yield _encoder(loaded.job["base"], "float32").eval()
         return
     with loaded.whole.disable_adapter():
         yield loaded.encoder
@@ -110,22 +110,30 @@ def frozen(loaded: Loaded) -> dict[str, dict[str, Any]]:
 def reproduce(loaded: Loaded, reference: str) -> dict[str, np.ndarray]:
     """log_probs [N, T] of the reference's completions, the images that are painted after them,
     greedy tokens [N, T] by `generate`, and margins [N, T] between the two likeliest tokens after
-    the reference's greedy ones."""
+    the reference's greedy ones.
+
+    First the encoder is on the device, then what paints: together they are 75 GB.
+    """
     import numpy as np
 
-    _prepare(loaded)
-    rows = _rows(reference)
+    rows, device = _rows(reference), loaded.job["device"]
+    loaded.encoder.to(device)
+    made = [_written(loaded, row) for row in rows]
+    loaded.encoder.to("cpu")
     negatives = _negatives(loaded, rows)
-    made = [_reproduced(loaded, *one) for one in zip(rows, negatives, strict=True)]
+    _prepare_painting(loaded)
+    columns = zip(rows, made, negatives, strict=True)
+    images = np.stack([_painted(loaded, row, one.pop("embeds"), no) for row, one, no in columns])
     found = {name: np.stack([one[name] for one in made]) for name in made[0]}
-    if not all(np.isfinite(found[name]).all() for name in ("images", "log_probs")):
+    if not np.isfinite(images).all() or not np.isfinite(found["log_probs"]).all():
         raise ValueError("the pipeline computes values that are not finite numbers")
-    return {**found, "images": (found["images"] * 255).round().astype(np.uint8)}
+    return {**found, "images": (images * 255).round().astype(np.uint8)}
 
 
-def _prepare(loaded: Loaded) -> None:
-    """The pipeline as its settings want it, on its device."""
+def _prepare_painting(loaded: Loaded) -> None:
+    """The frozen parts as their settings want them, on the device."""
     pipe, settings = loaded.pipe, loaded.settings
+    pipe.text_encoder = None
     if settings["adapter"] is not None:
         file = Path(loaded.job["root"], os.path.expanduser(settings["adapter"]))
         if not file.is_file():
@@ -175,38 +183,48 @@ def _rows(reference: str) -> list[_Row]:
     ]
 
 
+def _written(loaded: Loaded, row: _Row) -> dict[str, Any]:
+    """All that the encoder makes of a prompt, `embeds` on the CPU."""
+    encoder, tokenizer = loaded.encoder, loaded.pipe.tokenizer
+    inputs = _inputs(loaded, row.prompt, row)
+    if inputs["input_ids"][0].tolist() != row.read:
+        raise ValueError(f"{row.prompt!r} is read as other tokens than by the trainer")
+    inputs, limit = inputs.to(encoder.device), len(row.written)
+    drawn, likeliest = (own(tokenizer, one.to(encoder.device)) for one in (row.written, row.greedy))
+    greedy = write(encoder, tokenizer, inputs, max_new_tokens=limit, do_sample=False)
+    return {
+        "log_probs": filled(log_probs(encoder, inputs, drawn), limit, 0.0),
+        "greedy": filled(greedy[0, :limit], limit, tokenizer.pad_token_id),
+        "margins": filled(margins(encoder, tokenizer, inputs, likeliest), limit, torch.inf),
+        "embeds": embeddings(encoder, inputs, _skip(loaded), ended(tokenizer, drawn[None])).cpu(),
+    }
+
+
 def _negatives(loaded: Loaded, rows: list[_Row]) -> list[Any]:
-    """What guidance leads away from, a row each; None where there is none."""
+    """What guidance leads away from, a row each, on the CPU; None where there is none."""
     if rows[0].call["true_cfg_scale"] <= 1:
         return [None] * len(rows)
     with _untrained(loaded) as encoder:
-        return [embeddings(encoder, _inputs(loaded, "", row), _skip(loaded)) for row in rows]
+        encoder.to(loaded.job["device"])
+        inputs = [_inputs(loaded, "", row).to(encoder.device) for row in rows]
+        found = [embeddings(encoder, one, _skip(loaded)).cpu() for one in inputs]
+        encoder.to("cpu")
+    return found
 
 
-def _reproduced(loaded: Loaded, row: _Row, negative: Any) -> dict[str, Any]:
-    import numpy as np
-
-    pipe, encoder, inputs = loaded.pipe, loaded.encoder, _inputs(loaded, row.prompt, row)
-    if inputs["input_ids"][0].tolist() != row.read:
-        raise ValueError(f"{row.prompt!r} is read as other tokens than by the trainer")
-    limit, device = len(row.written), encoder.device
-    drawn, likeliest = (own(pipe.tokenizer, one).to(device) for one in (row.written, row.greedy))
-    greedy = write(encoder, pipe.tokenizer, inputs, max_new_tokens=limit, do_sample=False)
-    image = paint(
-        pipe,
-        embeddings(encoder, inputs, _skip(loaded), ended(pipe.tokenizer, drawn[None])),
-        negative,
+def _painted(loaded: Loaded, row: _Row, embeds: Any, negative: Any) -> np.ndarray:
+    """[H, W, 3] in [0, 1]."""
+    device = loaded.job["device"]
+    image: np.ndarray = paint(
+        loaded.pipe,
+        embeds.to(device),
+        None if negative is None else negative.to(device),
         latents=row.latents[None].to(device),
         output_type="np",
         **({} if row.source is None else {"image": row.source}),
         **row.call,
     )
-    return {
-        "images": np.asarray(image),
-        "log_probs": filled(log_probs(encoder, inputs, drawn), limit, 0.0),
-        "greedy": filled(greedy[0, :limit], limit, pipe.tokenizer.pad_token_id),
-        "margins": filled(margins(encoder, pipe.tokenizer, inputs, likeliest), limit, torch.inf),
-    }
+    return image
 
 
 def _inputs(loaded: Loaded, prompt: str, row: _Row) -> Any:
