@@ -41,7 +41,8 @@ from atelier.policies.janus.log_probs import ImageForm, Sampler
 from atelier.policies.janus.module import CACHE_ARGUMENT, JanusModule, Segment
 from atelier.policies.janus.rows import Rows, stack
 from atelier.policies.janus.sampling import Generation
-from atelier.policies.janus.trainable import require_frozen, train_fully
+from atelier.policies.janus.trainable import train_fully
+from atelier.policies.language.adapters import require_frozen
 from benchmarks.janus_shape import JANUS_SHAPES, JanusShape, janus_config
 
 GIBIBYTE = 2**30

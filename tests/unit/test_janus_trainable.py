@@ -13,13 +13,13 @@ from atelier.policies.janus.conversation import Conversation
 from atelier.policies.janus.log_probs import Form, ImageForm, Sampler
 from atelier.policies.janus.module import JanusModule, Segment
 from atelier.policies.janus.rows import Drawn, Picture, Seen, stack
-from atelier.policies.janus.trainable import (
-    frozen_parts,
+from atelier.policies.janus.trainable import train_fully
+from atelier.policies.language.adapters import (
+    adapter_off,
     require_frozen,
     train_adapter,
-    train_fully,
+    trained,
 )
-from atelier.policies.language.adapters import adapter_off, trained
 from atelier.policies.language.log_probs import TextForm
 from atelier.policies.language.reference import Reference, frozen_copy
 from tests.support.random_janus import WIDE, Sizes, build_model, build_processor
@@ -176,15 +176,6 @@ def test_an_adapter_is_on_the_language_model_alone() -> None:
     assert moved_by(module, segment(IMAGE_FORM)) == {"language_model"}
 
 
-def test_an_adapter_may_be_on_the_image_layers_too() -> None:
-    module = make()
-    train_adapter(module, rank=4, alpha=8, image_layers=True, seed=1)
-    found = {part_of(name) for name in trained(module)}
-    assert found == {"language_model", "generation_head", "generation_aligner"}
-    module(segment(TextForm())).sum().backward()
-    assert all(one.grad is not None for one in trained(module).values())
-
-
 def test_an_adapter_begins_as_nothing_is_float32_and_follows_its_seed() -> None:
     one = segment(IMAGE_FORM)
     plain = make()(one)
@@ -221,7 +212,7 @@ def shaken(module: JanusModule) -> None:
 def test_the_reference_stays_what_the_policy_was(how: str, form: Form) -> None:
     module, one = make(), segment(form, "drawn")
     train_fully(module, text=True) if how == "full" else train_adapter(module, 4, 8, seed=1)
-    reference = Reference(module, list(frozen_parts(module).values()))
+    reference = Reference(module)
     before = module(one).detach()
     shaken(module)
     found = reference.log_probs(one)
@@ -235,7 +226,7 @@ def test_the_reference_stays_what_the_policy_was(how: str, form: Form) -> None:
 def test_a_frozen_copy_shares_what_is_frozen_anyway() -> None:
     module = make()
     train_fully(module, text=True)
-    copy = frozen_copy(module, list(frozen_parts(module).values()))
+    copy = frozen_copy(module)
     assert isinstance(copy, JanusModule)
     assert copy.janus.model.vqmodel is module.janus.model.vqmodel
     assert copy.janus.model.vision_model is module.janus.model.vision_model

@@ -12,7 +12,12 @@ from PIL import Image
 from transformers import GenerationConfig
 
 from atelier.config.qwen import ConditioningConfig
-from atelier.policies.language.adapters import trained
+from atelier.policies.language.adapters import (
+    require_frozen,
+    train_adapter,
+    train_fully,
+    trained,
+)
 from atelier.policies.language.log_probs import DrawnForm, TextForm, TokenSampler
 from atelier.policies.language.reference import Reference
 from atelier.policies.qwen.areas import Areas
@@ -21,12 +26,6 @@ from atelier.policies.qwen.generation import Completions, Writing, write
 from atelier.policies.qwen.inputs import Inputs, inputs_of
 from atelier.policies.qwen.module import Form, QwenModule, Segment
 from atelier.policies.qwen.templates import template_of
-from atelier.policies.qwen.trainable import (
-    frozen_parts,
-    require_frozen,
-    train_adapter,
-    train_fully,
-)
 from tests.support.random_qwen import END, IMAGE, Kind, build_encoder, build_pipeline
 
 WORDS = ("red", "a blue square and a red circle", "two")
@@ -282,7 +281,7 @@ def test_all_that_is_trained_gets_a_gradient_and_the_vision_tower_none(
 def test_the_reference_stays_what_the_policy_was(kind: Kind, how: str) -> None:
     own, one = module(), segment(kind)
     train_fully(own) if how == "full" else train_adapter(own, 4, 8, ("q_proj", "v_proj"), 1)
-    reference = Reference(own, list(frozen_parts(own).values()))
+    reference = Reference(own)
     before = own(one).detach()
     with torch.no_grad():
         for parameter in trained(own).values():

@@ -221,9 +221,9 @@ def test_the_copy_for_negative_prompts_is_held_in_what_it_computes_in() -> None:
     """And the trained weights, and the vision tower that both share, in float32 as ever."""
     policy = make("edit", policy={"dtype": "bfloat16"}, guidance_scale=3.0)
     assert {one.dtype for one in policy.module.parameters()} == {torch.float32}
-    source = policy._read(PROMPTS)[0].source
-    found = policy._painter._negative.of(source).embeds.float()
-    usual = make("edit", guidance_scale=3.0)._painter._negative.of(source).embeds
+    source = policy.tools.read(PROMPTS)[0].source
+    found = policy.tools.painter._negative.of(source).embeds.float()
+    usual = make("edit", guidance_scale=3.0).tools.painter._negative.of(source).embeds
     torch.testing.assert_close(found, usual, atol=0.05, rtol=0.05)
     assert not torch.equal(found, usual)
 
@@ -271,7 +271,7 @@ def test_what_is_painted_elsewhere_is_the_same(kind: Kind, monkeypatch) -> None:
     monkeypatch.setattr("atelier.policies.qwen.policy.painting_device", elsewhere)
     there = make(kind, policy=ADAPTER, guidance_scale=3.0)
     assert asked == [(torch.device("cpu"), 0)]
-    assert there._environment._device == torch.device("cpu", 0)
+    assert there.tools.environment._device == torch.device("cpu", 0)
     found, expected = rolled_out(there), rolled_out(here)
     assert torch.equal(found.old_log_probs, expected.old_log_probs)
     assert np.array_equal(found.images, expected.images)
@@ -285,7 +285,7 @@ def test_another_gpu_paints_what_the_ranks_own_does(kind: Kind) -> None:
         environment = {"condition_side": 64, "reference_side": 64, "gpus": gpus}
         policy = make(kind, device="cuda:0", guidance_scale=3.0, environment=environment)
         assert {one.device.index for one in policy.module.parameters()} == {0}
-        parts = (policy._environment._transformer, policy._environment._pipeline.vae)
+        parts = (policy.tools.environment._transformer, policy.tools.environment._pipeline.vae)
         assert {one.device.index for part in parts for one in part.parameters()} == {gpus}
         images[gpus] = rolled_out(policy).images
         images[gpus, "held out"] = policy.generate(policy.module, PROMPTS, [1, 2, 3])

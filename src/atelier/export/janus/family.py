@@ -11,6 +11,7 @@ from atelier.export.janus.reference import DrawingReference, make_reference
 from atelier.export.language.adapter import check_adapter, write_adapter
 from atelier.export.record import ExportRecord
 from atelier.export.reference import Reference
+from atelier.policies.janus.module import JanusModule
 
 
 def loading_lines(record: ExportRecord, base: BaseModel, reference: Reference) -> Sequence[str]:
@@ -53,5 +54,5 @@ FAMILY = Family(
     write_adapter=write_adapter,
     check_adapter=check_adapter,
     loading_lines=loading_lines,
-    prefix="janus.",
+    prefix=f"{JanusModule.held_as}.",
 )

@@ -8,6 +8,7 @@ from atelier.export.language.adapter import check_adapter, write_adapter
 from atelier.export.qwen.base import BaseQwen
 from atelier.export.qwen.card import loading_lines
 from atelier.export.qwen.reference import WritingReference, make_reference
+from atelier.policies.qwen.module import QwenModule
 
 FAMILY = Family(
     name="qwen",
@@ -19,5 +20,5 @@ FAMILY = Family(
     write_adapter=write_adapter,
     check_adapter=check_adapter,
     loading_lines=loading_lines,
-    prefix="encoder.",
+    prefix=f"{QwenModule.held_as}.",
 )

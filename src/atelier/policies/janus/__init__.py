@@ -5,5 +5,5 @@ or an answer, `rows` makes tensors of it, with images as codes or as features fr
 `sampling` draws tokens after it (over `decoding`); a `module.Segment` of context and tokens, given
 to a `module.JanusModule`, is the one forward pass that gives log-probs, in one of the forms of
 `log_probs`; `trainable` says what is trained. What has to do with text tokens, adapters and the
-reference is in policies.language.
+reference is in policies.language, as is what the policy has in common with others.
 """

@@ -1,7 +1,5 @@
-"""What is trained: a Janus model whose one forward pass gives log-probs.
-
-Engines (DDP, DeepSpeed) hook into `forward`, so all that is differentiated goes through it,
-lookups of embeddings included. Sampling uses the other methods, without gradients.
+"""What is trained: a Janus model whose one forward pass gives log-probs, lookups of embeddings
+included. Sampling uses the other methods, without gradients.
 """
 
 from __future__ import annotations
@@ -9,7 +7,7 @@ from __future__ import annotations
 import inspect
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -21,9 +19,11 @@ from atelier.policies.janus.conversation import IMAGE_SLOT
 from atelier.policies.janus.log_probs import Form, ImageForm, image_log_probs, is_guided
 from atelier.policies.janus.rows import SEEN_SLOT, Rows
 from atelier.policies.language.log_probs import text_log_probs
-from atelier.policies.language.recomputation import in_chunks, recompute_layers, recomputing
+from atelier.policies.language.module import LanguageModule
+from atelier.policies.language.recomputation import in_chunks, recomputing
 
 Kind = Literal["image", "text"]
+FROZEN = ("vision_model", "aligner", "vqmodel")
 
 # The library has renamed the argument, and will drop the old name.
 CACHE_ARGUMENT = (
@@ -51,38 +51,15 @@ class Segment:
         return "image" if isinstance(self.form, ImageForm) else "text"
 
 
-class JanusModule(nn.Module):
-    """A JanusForConditionalGeneration, always in eval mode: it has no dropout to switch, and its
-    frozen tokenizer must not change its ways.
+class JanusModule(LanguageModule):
+    """A JanusForConditionalGeneration."""
 
-    Args:
-        janus: the model; its parameters are this module's.
-        gradient_checkpointing: recompute the language model's layers in the backward pass.
-        logits_chunk: tokens whose logits exist at once in a replay: 2B x chunk x vocabulary.
-    """
+    held_as: ClassVar[str] = "janus"
+    janus: JanusForConditionalGeneration
 
-    def __init__(
-        self,
-        janus: JanusForConditionalGeneration,
-        gradient_checkpointing: bool = False,
-        logits_chunk: int = 64,
-    ) -> None:
-        super().__init__()
-        self.janus = janus
-        self._logits_chunk = logits_chunk
-        self._checkpointing = gradient_checkpointing
-        if gradient_checkpointing:
-            recompute_layers(self.language_model)
-        self.eval()
-
-    def train(self, mode: bool = True) -> JanusModule:
-        """Stays in eval mode, whatever an engine wants."""
-        super().train(False)
-        return self
-
-    @property
-    def language_model(self) -> Any:
-        return self.janus.model.language_model
+    def frozen_parts(self) -> dict[str, nn.Module]:
+        """What sees images, and the image tokenizer."""
+        return {name: getattr(self.janus.model, name) for name in FROZEN}
 
     @property
     def image_tokens(self) -> int:

@@ -7,7 +7,7 @@ is held in float32. Source: spec janus.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,9 +18,8 @@ from transformers import JanusForConditionalGeneration
 
 from atelier.config.paths import from_root
 from atelier.config.schema import PolicyConfig, RunConfig
-from atelier.data.keys import key
 from atelier.data.prompts import Prompt
-from atelier.policies.base import Part, Replay, Rollout, Sample
+from atelier.policies.base import Part, Rollout, Sample
 from atelier.policies.janus.checks import answers_of
 from atelier.policies.janus.conversation import Conversation, Phrases
 from atelier.policies.janus.loading import Checkpoint, load
@@ -31,31 +30,17 @@ from atelier.policies.janus.pixels import Pixels
 from atelier.policies.janus.sampling import Generation
 from atelier.policies.janus.shapes.drawing import Drawing
 from atelier.policies.janus.shapes.introspection import Introspection
-from atelier.policies.janus.trainable import (
-    frozen_parts,
-    require_frozen,
-    train_adapter,
-    train_fully,
-)
-from atelier.policies.language.adapters import trained
+from atelier.policies.janus.trainable import train_fully
 from atelier.policies.language.draws import token_key
-from atelier.policies.language.reference import Reference
+from atelier.policies.language.policy import LanguagePolicy
 
 
-class JanusPolicy:
+class JanusPolicy(LanguagePolicy[JanusModule]):
     """See policies.base.Policy."""
 
-    kl_forms = frozenset({"k3"})
-
     def __init__(self, checkpoint: Checkpoint, config: RunConfig, device: torch.device) -> None:
-        self._config = config
-        self._step = 0
-        self._device = device
-        self._reference: Reference | None = None
         model, processor = checkpoint.model, checkpoint.processor
-        self._structure = model.config
-        self.module: nn.Module = self._make_module(model).to(device)
-        require_frozen(self._inner)
+        super().__init__(model, config, device)
         settings = config.rollout.introspection
         phrases = Phrases(settings.question, settings.draw_again, config.rollout.editing.wish)
         tokens = config.rollout.tokens
@@ -99,64 +84,28 @@ class JanusPolicy:
         return cls(open_checkpoint(config.policy), config, torch.device(device))
 
     @property
-    def _inner(self) -> JanusModule:
-        assert isinstance(self.module, JanusModule)
-        return self.module
-
-    @property
     def tools(self) -> Parts:
         """What its rollouts are made of, for who proves its weights (export)."""
         return self._parts
 
-    def _make_module(self, model: JanusForConditionalGeneration, seed: bool = True) -> JanusModule:
-        policy = self._config.policy
-        module = JanusModule(model, policy.gradient_checkpointing)
-        if policy.trainable == "lora":
-            lora = policy.lora
-            chosen = key("lora", self._config.train.seed) if seed else None
-            train_adapter(module, lora.rank, lora.alpha, lora.target_modules, seed=chosen)
-        else:
-            train_fully(module, text=self._config.rollout.kind == "introspect")
-        return module
+    # What is trained -----------------------------------------------------------------------------
 
-    def fresh_module(self) -> nn.Module:
-        with torch.device("meta"):
-            model = JanusForConditionalGeneration(self._structure)
-            return self._make_module(model, seed=False)
+    def _around(self, model: JanusForConditionalGeneration) -> JanusModule:
+        return JanusModule(model, self._config.policy.gradient_checkpointing)
 
-    def trainable(self) -> dict[str, nn.Parameter]:
-        return trained(self.module)
+    def _train_fully(self, module: JanusModule) -> None:
+        train_fully(module, text=self._config.rollout.kind == "introspect")
 
-    def prepare_reference(self) -> None:
-        self._reference = Reference(self._inner, list(frozen_parts(self._inner).values()))
+    def _segment(self, rollout: Rollout, part: Part) -> Segment:
+        segment: Segment = rollout.record["segments"][part.segment]
+        return segment
 
     # Training images -----------------------------------------------------------------------------
-
-    def begin_step(self, step: int) -> Mapping[str, float]:
-        self._step = step
-        return {}
 
     def rollout(self, module: nn.Module, samples: Sequence[Sample]) -> Rollout:
         seed = self._config.train.seed
         keys = [token_key(seed, self._step, one) for one in samples]
         return self._shape.rollout(module, samples, keys)
-
-    def parts(self, rollout: Rollout) -> Iterator[Part]:
-        """A segment a forward pass: all of its tokens are predicted at once."""
-        for segment, actions in enumerate(rollout.all_segments()):
-            yield Part(actions, segment)
-
-    def replay(
-        self, module: nn.Module, rollout: Rollout, part: Part, with_reference: bool
-    ) -> Replay:
-        segment: Segment = rollout.record["segments"][part.segment]
-        with self._parts.autocast():
-            log_prob = module(segment)
-            if not with_reference:
-                return Replay(log_prob)
-            assert self._reference is not None  # prepared before training
-            reference = self._reference.log_probs(segment, module)
-        return Replay(log_prob, {"log_prob": log_prob, "reference_log_prob": reference})
 
     def pack(self, rollout: Rollout) -> Mapping[str, Tensor]:
         return self._shape.pack(rollout)

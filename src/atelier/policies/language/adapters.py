@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -11,27 +11,43 @@ from peft import inject_adapter_in_model
 from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import nn
 
+from atelier.policies.language.module import LanguageModule
+
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 
-def adapt(model: nn.Module, targets: str, rank: int, alpha: int, seed: int | None = None) -> None:
-    """Freeze a model, and put a low-rank adapter on it: Gaussian A, zero B.
+def train_fully(module: LanguageModule) -> None:
+    """Train all but what is never trained."""
+    module.requires_grad_(True)
+    for part in module.frozen_parts().values():
+        part.requires_grad_(False)
+
+
+def train_adapter(
+    module: LanguageModule,
+    rank: int,
+    alpha: int,
+    projections: Sequence[str] = PROJECTIONS,
+    seed: int | None = None,
+) -> None:
+    """Freeze the module, and put a low-rank adapter on its language model: Gaussian A, zero B.
 
     Its parameters are float32 whatever the model is held in: a 16-bit weight would lose the small
     updates of AdamW.
 
     Args:
-        targets: regular expression of the names of the layers.
+        projections: names of the language model's linear layers.
         seed: of A; None: the values do not matter.
 
     Raises:
-        ValueError: the model has no layer of such a name.
+        ValueError: the language model has no layer of such a name.
     """
+    model: nn.Module = module.model
     model.requires_grad_(False)
     config = PeftLoraConfig(
         r=rank,
         lora_alpha=alpha,
-        target_modules=targets,
+        target_modules=language_model_layers(projections),
         init_lora_weights="gaussian",
         lora_dropout=0.0,
     )
@@ -69,8 +85,8 @@ def trained(module: nn.Module) -> dict[str, nn.Parameter]:
     return {name: one for name, one in module.named_parameters() if one.requires_grad}
 
 
-def require_frozen_parts(parts: Mapping[str, nn.Module]) -> int:
-    """Prove that nothing trains these parts of a model.
+def require_frozen(module: LanguageModule) -> int:
+    """Prove that nothing trains what is never trained.
 
     Returns:
         Their parameters.
@@ -78,6 +94,7 @@ def require_frozen_parts(parts: Mapping[str, nn.Module]) -> int:
     Raises:
         RuntimeError: a parameter of theirs is trained, or one of their modules is in training mode.
     """
+    parts = module.frozen_parts()
     thawed = [
         f"{name}.{inside}"
         for name, part in parts.items()

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from atelier.policies.language.adapters import adapter_off, trained
+from atelier.policies.language.module import LanguageModule
+
+ModuleT = TypeVar("ModuleT", bound=LanguageModule)
 
 
 class Reference:
@@ -19,13 +21,12 @@ class Reference:
 
     Args:
         module: gives log-probs of what it is called with.
-        frozen: parts of it that nothing trains; they are shared, not copied.
     """
 
-    def __init__(self, module: nn.Module, frozen: Sequence[nn.Module]) -> None:
+    def __init__(self, module: LanguageModule) -> None:
         self._module = module
         has_adapter = any("lora_" in name for name in trained(module))
-        self._copy = None if has_adapter else frozen_copy(module, frozen)
+        self._copy = None if has_adapter else frozen_copy(module)
 
     @torch.no_grad()
     def log_probs(self, segment: Any, module: nn.Module | None = None) -> Tensor:
@@ -41,7 +42,9 @@ class Reference:
             return (module or self._module)(segment)
 
 
-def frozen_copy(module: nn.Module, frozen: Sequence[nn.Module]) -> nn.Module:
-    """What the module is now, to compare with later; frozen parts are shared, not copied."""
-    reference = copy.deepcopy(module, memo={id(part): part for part in frozen})
+def frozen_copy(module: ModuleT) -> ModuleT:
+    """What the module is now, to compare with later; what is never trained is shared, not
+    copied."""
+    shared = module.frozen_parts().values()
+    reference = copy.deepcopy(module, memo={id(part): part for part in shared})
     return reference.requires_grad_(False)

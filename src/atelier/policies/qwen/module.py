@@ -1,19 +1,17 @@
-"""What is trained: a Qwen2.5-VL whose one forward pass gives log-probs of completions.
-
-Engines (DDP, DeepSpeed) hook into `forward`, so all that is differentiated goes through it.
-"""
+"""What is trained: a Qwen2.5-VL whose one forward pass gives log-probs of completions."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import ClassVar
 
 from torch import Tensor, nn
 from transformers import Qwen2_5_VLForConditionalGeneration
 
 from atelier.policies.language.log_probs import DrawnForm, TextForm, text_log_probs
-from atelier.policies.language.recomputation import in_chunks, recompute_layers, recomputing
+from atelier.policies.language.module import LanguageModule
+from atelier.policies.language.recomputation import in_chunks, recomputing
 from atelier.policies.qwen.inputs import Inputs
 
 Form = TextForm | DrawnForm
@@ -33,38 +31,16 @@ class Segment:
     form: Form
 
 
-class QwenModule(nn.Module):
-    """A Qwen2_5_VLForConditionalGeneration, always in eval mode: it has no dropout to switch, and
-    what conditions an image must not change its ways.
+class QwenModule(LanguageModule):
+    """A Qwen2_5_VLForConditionalGeneration: the text encoder of an image's pipeline."""
 
-    Args:
-        encoder: the model; its parameters are this module's.
-        gradient_checkpointing: recompute the language model's layers in the backward pass.
-        logits_chunk: tokens whose logits exist at once in a replay: B x chunk x vocabulary.
-    """
+    held_as: ClassVar[str] = "encoder"
+    encoder: Qwen2_5_VLForConditionalGeneration
 
-    def __init__(
-        self,
-        encoder: Qwen2_5_VLForConditionalGeneration,
-        gradient_checkpointing: bool = False,
-        logits_chunk: int = 64,
-    ) -> None:
-        super().__init__()
-        self.encoder = encoder
-        self._logits_chunk = logits_chunk
-        self._checkpointing = gradient_checkpointing
-        if gradient_checkpointing:
-            recompute_layers(self.language_model)
-        self.eval()
-
-    def train(self, mode: bool = True) -> QwenModule:
-        """Stays in eval mode, whatever an engine wants."""
-        super().train(False)
-        return self
-
-    @property
-    def language_model(self) -> Any:
-        return self.encoder.model.language_model
+    def frozen_parts(self) -> dict[str, nn.Module]:
+        """What sees source images: gradients of text move it little, and what it shows is what the
+        frozen transformer was trained beside (spec qwen 1.7)."""
+        return {"visual": self.encoder.model.visual}
 
     def forward(self, segment: Segment) -> Tensor:
         """Teacher-forced log-probs [B, N] of a segment's targets, float32.

@@ -16,7 +16,6 @@ from atelier.policies.qwen.environment import Environment, Sampling
 from atelier.policies.qwen.module import QwenModule
 from atelier.policies.qwen.negative import Negative
 from atelier.policies.qwen.reading import Read
-from atelier.policies.qwen.trainable import frozen_parts
 
 
 class Painter:
@@ -79,8 +78,7 @@ def negative_of(
                 return conditioning(module.encoder, prompts)
 
         return Negative(chat, by_base)
-    source = frozen_copy(module, list(frozen_parts(module).values())) if chat.edits else module
-    assert isinstance(source, QwenModule)
+    source = frozen_copy(module) if chat.edits else module
     if chat.edits:
         source.language_model.to(dtype)
         source.encoder.lm_head = nn.Identity()  # conditions are hidden states

@@ -8,7 +8,7 @@ the replay and for the image alike. Source: spec qwen 1.1.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -21,10 +21,9 @@ from atelier.config.schema import RunConfig
 from atelier.data.keys import key
 from atelier.data.prompts import Prompt
 from atelier.errors import ConfigError
-from atelier.policies.base import Part, Replay, Rollout, Sample, scored_rollout
-from atelier.policies.language.adapters import trained
+from atelier.policies.base import Part, Rollout, Sample, scored_rollout
 from atelier.policies.language.draws import token_key
-from atelier.policies.language.reference import Reference
+from atelier.policies.language.policy import LanguagePolicy
 from atelier.policies.precision import computing_in
 from atelier.policies.qwen.chat import Chat
 from atelier.policies.qwen.conditioning import Conditioning
@@ -45,18 +44,10 @@ from atelier.policies.qwen.parts import Parts
 from atelier.policies.qwen.reading import Read, require_readable
 from atelier.policies.qwen.shuffling import of_other_prompts
 from atelier.policies.qwen.templates import template_of
-from atelier.policies.qwen.trainable import (
-    frozen_parts,
-    require_frozen,
-    train_adapter,
-    train_fully,
-)
 
 
-class QwenPolicy:
+class QwenPolicy(LanguagePolicy[QwenModule]):
     """See policies.base.Policy."""
-
-    kl_forms = frozenset({"k3"})
 
     def __init__(
         self,
@@ -68,17 +59,11 @@ class QwenPolicy:
         rank: int = 0,
     ) -> None:
         rollout, evaluation = config.rollout, config.evaluation
-        self._config = config
-        self._device = device
-        self._step = 0
-        self._reference: Reference | None = None
         chat = Chat(pipeline, template_of(rollout.conditioning, pipeline), areas_of(config))
         conditioning = Conditioning(chat, rollout.conditioning.window)
         _require_kind(chat, config)
         require_readable(prompts, chat, conditioning, rollout.completion.max_tokens)
-        self._structure = encoder.config
-        self.module: nn.Module = self._make_module(encoder).to(device)
-        require_frozen(self._inner)
+        super().__init__(encoder, config, device)
         vocabulary = self._inner.language_model.embed_tokens.num_embeddings
         environment = open_environment(pipeline, config, painting_device(config, device, rank))
         guided = max(rollout.guidance_scale, evaluation.guidance_scale) > 1
@@ -119,44 +104,20 @@ class QwenPolicy:
         return cls(encoder, pipeline, config, torch.device(device), prompts, rank)
 
     @property
-    def _inner(self) -> QwenModule:
-        assert isinstance(self.module, QwenModule)
-        return self.module
-
-    @property
     def tools(self) -> Parts:
         """What its rollouts are made of, for who proves its weights (export)."""
         return self._parts
 
-    def _make_module(
-        self, encoder: Qwen2_5_VLForConditionalGeneration, seed: bool = True
-    ) -> QwenModule:
-        policy = self._config.policy
-        module = QwenModule(encoder, policy.gradient_checkpointing)
-        if policy.trainable == "lora":
-            lora = policy.lora
-            chosen = key("lora", self._config.train.seed) if seed else None
-            train_adapter(module, lora.rank, lora.alpha, lora.target_modules, chosen)
-        else:
-            train_fully(module)
-        return module
+    # What is trained -----------------------------------------------------------------------------
 
-    def fresh_module(self) -> nn.Module:
-        with torch.device("meta"):
-            encoder = Qwen2_5_VLForConditionalGeneration(self._structure)
-            return self._make_module(encoder, seed=False)
+    def _around(self, model: Qwen2_5_VLForConditionalGeneration) -> QwenModule:
+        return QwenModule(model, self._config.policy.gradient_checkpointing)
 
-    def trainable(self) -> dict[str, nn.Parameter]:
-        return trained(self.module)
-
-    def prepare_reference(self) -> None:
-        self._reference = Reference(self._inner, list(frozen_parts(self._inner).values()))
+    def _segment(self, rollout: Rollout, part: Part) -> Segment:
+        inputs = self._parts.inputs(rollout.record["prompts"])
+        return Segment(inputs, rollout.record["tokens"], self._parts.writing.form)
 
     # Training images -----------------------------------------------------------------------------
-
-    def begin_step(self, step: int) -> Mapping[str, float]:
-        self._step = step
-        return {}
 
     def rollout(self, module: nn.Module, samples: Sequence[Sample]) -> Rollout:
         config, seed, parts = self._config.rollout, self._config.train.seed, self._parts
@@ -188,23 +149,6 @@ class QwenPolicy:
             mask=written.mask,
             ended=written.ended[:, None],
         )
-
-    def parts(self, rollout: Rollout) -> Iterator[Part]:
-        """All tokens are predicted at once."""
-        yield Part(slice(0, rollout.actions))
-
-    def replay(
-        self, module: nn.Module, rollout: Rollout, part: Part, with_reference: bool
-    ) -> Replay:
-        inputs = self._parts.inputs(rollout.record["prompts"])
-        segment = Segment(inputs, rollout.record["tokens"], self._parts.writing.form)
-        with self._parts.autocast():
-            log_prob = module(segment)
-            if not with_reference:
-                return Replay(log_prob)
-            assert self._reference is not None  # prepared before training
-            reference = self._reference.log_probs(segment, module)
-        return Replay(log_prob, {"log_prob": log_prob, "reference_log_prob": reference})
 
     def pack(self, rollout: Rollout) -> Mapping[str, Tensor]:
         assert rollout.old_log_probs is not None  # as rollout() makes it
