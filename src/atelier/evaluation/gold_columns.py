@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 from atelier.data import gold, scenes
 from atelier.data.prompts import Prompt
 from atelier.data.scenes import Scene
+from atelier.errors import DataError
 
 FACT_KINDS = ("spelling", "ink", "count", "total", "position")
 _KIND_OF = {
@@ -33,6 +35,23 @@ def gold_columns(image: NDArray[np.uint8], prompt: Prompt) -> dict[str, Any]:
         "strict": float(all(result.facts.values())),
         "gold_facts": dict(result.facts),
     }
+
+
+def require_gold(rows: Sequence[Mapping[str, Any]], lacks: str, key: str) -> None:
+    """Where there is no judge, every row has to have a `gold`.
+
+    Args:
+        lacks: what a prompt is not, or has not, if it has none.
+        key: where a judge is named.
+
+    Raises:
+        DataError: a row has none.
+    """
+    for one in rows:
+        if one["gold"] is None:
+            raise DataError(
+                f"prompt {one['prompt_id']} {lacks} that could be checked: name a judge in {key}"
+            )
 
 
 def scene_of(prompt: Prompt) -> Scene | None:

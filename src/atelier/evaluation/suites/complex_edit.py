@@ -21,7 +21,7 @@ from atelier.config.schema import EvaluationConfig
 from atelier.data.readers.complex_edit import ORIGINS
 from atelier.data.readers.objects import Checked
 from atelier.data.readers.problems import Problems
-from atelier.errors import DataError
+from atelier.evaluation.gold_columns import require_gold
 from atelier.evaluation.image_statistics import NAMES
 from atelier.evaluation.judging import SuiteJudge
 from atelier.evaluation.requests import ImageRequest
@@ -63,12 +63,7 @@ def score(
     if judge is not None:
         _ask(images, requests, config, judge, rows)
         return _scored(rows, "judge_overall", f"judge {judge.model}")
-    for one in rows:
-        if one["gold"] is None:
-            raise DataError(
-                f"prompt {one['prompt_id']} is no edit of a scene that could be checked: name a "
-                "judge in evaluation.complex_edit.judge"
-            )
+    require_gold(rows, "is no edit of a scene", "evaluation.complex_edit.judge")
     return _scored(rows, "gold_edited", "gold")
 
 

@@ -23,7 +23,7 @@ from atelier.data.edit_rows import check_row
 from atelier.data.ground_truth import source_image
 from atelier.data.pictures import square
 from atelier.data.prompts import Prompt
-from atelier.errors import DataError
+from atelier.evaluation.gold_columns import require_gold
 from atelier.evaluation.image_statistics import NAMES
 from atelier.evaluation.judging import SuiteJudge
 from atelier.evaluation.requests import ImageRequest
@@ -60,12 +60,7 @@ def score(
     if judge is not None:
         _ask(images, requests, config.editing, judge, rows)
         return _scored(rows, "judge_edited", f"judge {judge.model}")
-    for one in rows:
-        if one["gold"] is None:
-            raise DataError(
-                f"prompt {one['prompt_id']} is no edit of a scene that could be checked: name a "
-                "judge in evaluation.editing.judge"
-            )
+    require_gold(rows, "is no edit of a scene", "evaluation.editing.judge")
     return _scored(rows, "gold_edited", "gold")
 
 

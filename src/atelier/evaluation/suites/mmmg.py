@@ -19,7 +19,7 @@ from PIL.Image import Image
 from atelier.config.schema import EvaluationConfig
 from atelier.data.readers.objects import Checked
 from atelier.data.readers.problems import Problems
-from atelier.errors import DataError
+from atelier.evaluation.gold_columns import require_gold
 from atelier.evaluation.image_statistics import NAMES
 from atelier.evaluation.judging import SuiteJudge
 from atelier.evaluation.requests import ImageRequest
@@ -70,12 +70,7 @@ def score(
     if judge is not None:
         _ask(images, requests, config, judge, rows)
         return _scored(rows, "judge_mmmg", f"judge {judge.model}, {counter}")
-    for one in rows:
-        if one["gold"] is None:
-            raise DataError(
-                f"prompt {one['prompt_id']} has no scene graph that could be checked: name a judge "
-                "in evaluation.mmmg.judge"
-            )
+    require_gold(rows, "has no scene graph", "evaluation.mmmg.judge")
     return _scored(rows, "gold_mmmg", f"gold, {counter}")
 
 

@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from atelier.config.schema import EvaluationConfig
-from atelier.errors import DataError
-from atelier.evaluation.gold_columns import gold_columns
+from atelier.evaluation.gold_columns import gold_columns, require_gold
 from atelier.evaluation.image_statistics import NAMES
 from atelier.evaluation.judge_columns import UNASKED, judge_columns
 from atelier.evaluation.judging import SuiteJudge
@@ -48,12 +47,7 @@ def score(
     if judge is not None:
         reader = f"judge {judge.model}"
         return Scored(rows, reader, "judge_arithmetic", "judge", METRICS)
-    for one in rows:
-        if one["gold"] is None:
-            raise DataError(
-                f"prompt {one['prompt_id']} has no scene that could be checked: name a judge in "
-                "evaluation.paircomp.judge"
-            )
+    require_gold(rows, "has no scene", "evaluation.paircomp.judge")
     return Scored(rows, "gold", "gold_arithmetic", "strict", METRICS)
 
 
