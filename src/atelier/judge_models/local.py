@@ -30,6 +30,7 @@ from atelier.judge_models.opening import (
     markers_of,
     opened,
 )
+from atelier.judge_models.qwen_vl import add_positions
 from atelier.model_files import told
 
 # Questions that are put together: many, since a GPU waits for small kernels, while their images
@@ -189,6 +190,7 @@ class LocalJudge:
     @torch.inference_mode()
     def _chances(self, inputs: Any) -> list[float]:
         """P(yes) of each question."""
+        add_positions(self._model, inputs)
         inputs = inputs.to(self._device)
         if "pixel_values" in inputs:
             inputs["pixel_values"] = inputs["pixel_values"].to(self._model.dtype)

@@ -16,7 +16,7 @@ from transformers import (
 )
 
 from atelier.errors import ConfigError
-from atelier.judge_models.towers import quicken
+from atelier.judge_models.qwen_vl import quicken
 from atelier.model_files import require_numbers, telling
 
 YES = ("yes", "Yes", "YES")

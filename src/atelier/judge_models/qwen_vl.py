@@ -1,14 +1,16 @@
-"""Vision towers of the Qwen-VL families, computed in fewer and larger kernels.
+"""The Qwen-VL families, computed in fewer and larger kernels.
 
 - Transformers attends to one window after the other unless flash attention is installed: small
   kernels by the thousand, which a GPU waits for. Windows of one length are a batch here. Towers
   hand windows over by their bounds to implementations that have "flash" in their name.
 - Patches are embedded by a convolution that moves by its own size: a linear map, and many times
   faster as one on a GPU.
+- Positions are computed question by question, each of which would wait for the GPU several times.
 """
 
 from __future__ import annotations
 
+from collections.abc import MutableMapping
 from itertools import groupby, pairwise
 from typing import Any
 
@@ -30,6 +32,18 @@ def quicken(model: PreTrainedModel) -> None:
         convolution = embedding.get_submodule("proj")
         assert isinstance(convolution, nn.Conv3d)  # as every family has it
         embedding.proj = LinearPatches(convolution)
+
+
+def add_positions(model: PreTrainedModel, inputs: MutableMapping[str, Tensor]) -> None:
+    """Add the positions of all tokens to the inputs of a model of FAMILIES, before they are moved."""
+    if model.config.model_type in FAMILIES and "mm_token_type_ids" in inputs:
+        images = inputs.get("image_grid_thw")
+        inputs["position_ids"], _ = model.base_model.get_rope_index(
+            inputs["input_ids"],
+            inputs["mm_token_type_ids"],
+            image_grid_thw=images,
+            attention_mask=inputs["attention_mask"],
+        )
 
 
 class LinearPatches(nn.Module):

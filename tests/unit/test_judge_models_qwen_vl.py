@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 import torch
+from PIL import Image
 from torch.nn import functional
 from transformers import (
     PreTrainedModel,
@@ -18,7 +19,8 @@ from transformers import (
     Qwen3VLForConditionalGeneration,
 )
 
-from atelier.judge_models import towers
+from atelier.judge_models import local, qwen_vl
+from atelier.judge_models.local import LocalJudge
 
 TEXT = {
     "vocab_size": 64, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1,
@@ -77,14 +79,14 @@ def counted(monkeypatch: pytest.MonkeyPatch, module: object) -> Iterator[list[in
 def test_a_quicker_tower_sees_the_same(family: str) -> None:
     model = model_of(family)
     before = seen(model)
-    towers.quicken(model)
+    qwen_vl.quicken(model)
     torch.testing.assert_close(seen(model), before, rtol=1e-5, atol=1e-6)
 
 
 def test_windows_of_one_length_are_one_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     model = model_of("qwen2_5_vl")
-    towers.quicken(model)
-    with counted(monkeypatch, towers) as windows:
+    qwen_vl.quicken(model)
+    with counted(monkeypatch, qwen_vl) as windows:
         seen(model)
     # By windows of 4x4 patches: one of 16, then one of 16 and one of 8 twice; whole: 16, 24, 24.
     assert windows == [2, 1, 1, 1, 1, 2]
@@ -94,5 +96,38 @@ def test_other_families_stay_as_they_are() -> None:
     model = model_of("qwen2_5_vl")
     model.config.model_type = "another"
     own = model.get_submodule("model.visual.patch_embed.proj")
-    towers.quicken(model)
+    qwen_vl.quicken(model)
     assert model.get_submodule("model.visual.patch_embed.proj") is own
+
+
+def test_positions_that_are_given_are_those_that_a_model_computes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    judge = LocalJudge("assets/tiny-judge", "cpu")
+    colours = ("red", "blue", "green")
+    images = [[Image.new("RGB", (64, 64), one)] for one in colours]
+    questions = ["Is it red?", "Does this image show one blue circle?", "Is there a square?"]
+    given = judge.p_yes(images, questions)
+    asked: list[int] = []
+    monkeypatch.setattr(
+        local, "add_positions", lambda _, inputs: asked.append(len(inputs["input_ids"]))
+    )
+    assert judge.p_yes(images, questions) == given
+    assert asked == [3]
+
+
+def test_a_model_does_not_compute_positions_that_are_given(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    judge = LocalJudge("assets/tiny-judge", "cpu")
+    computed: list[torch.device] = []
+    model = judge._model.base_model
+    own = model.get_rope_index
+
+    def counted(tokens: torch.Tensor, *rest: object, **more: object) -> object:
+        computed.append(tokens.device)
+        return own(tokens, *rest, **more)
+
+    monkeypatch.setattr(model, "get_rope_index", counted)
+    judge.p_yes([[Image.new("RGB", (64, 64))]] * 2, ["Is it red?"] * 2)
+    assert len(computed) == 1
