@@ -35,7 +35,7 @@ def quicken(model: PreTrainedModel) -> None:
 
 
 def add_positions(model: PreTrainedModel, inputs: MutableMapping[str, Tensor]) -> None:
-    """Add the positions of all tokens to the inputs of a model of FAMILIES, before they are moved."""
+    """Give the inputs of a model of FAMILIES the positions of all tokens, before they are moved."""
     if model.config.model_type in FAMILIES and "mm_token_type_ids" in inputs:
         images = inputs.get("image_grid_thw")
         inputs["position_ids"], _ = model.base_model.get_rope_index(
