@@ -87,6 +87,9 @@ def test_the_first_level_may_be_the_first_step_and_sequences_may_be_texts(tmp_pa
         ({"image": "0.png", "edit": {"compound": []}}, "compound"),
         ({"image": "0.png", "edit": {"compound": [{}]}}, "compound 1: no compound_instruction"),
         ({"image": "0.png", "edit": {"compound": ["x"] * 9}}, "of 1 to 8"),
+        ({"image": "0.png", "edit": edit_of(0) | {"sequence": 5}}, "sequence: a list, not 5"),
+        ({"image": "0.png", "edit": edit_of(0) | {"sequence": "add a hat"}}, "a list, not 'add"),
+        ({"image": "0.png", "edit": edit_of(0) | {"original_sequence": {}}}, "original_seq.*list"),
         ({"image": "0.png", "edit": edit_of(0), "split": "fake"}, "real or syn"),
     ],
 )
@@ -112,6 +115,10 @@ def test_wrong_parquet_files_are_named(tmp_path: Path) -> None:
     table = {"image": [{"bytes": b"no picture", "path": "x"}, None], "edit": [edit_of(0)] * 2}
     parquet.write_table(pyarrow.table(table), path)
     with pytest.raises(DataError, match=r"(?s)row 0: .*not an image.*row 1: .*the bytes"):
+        read(path)
+    whole = write_parquet(path, [0], as_text=True).read_bytes()
+    path.write_bytes(whole.replace(b"reasoning", b"\xff" * 9))
+    with pytest.raises(DataError, match="a damaged one"):
         read(path)
     with pytest.raises(DataError, match="shard-00001-of-00002"):
         read(write_parquet(tmp_path / "shard-00000-of-00002.parquet", range(2)))

@@ -166,6 +166,7 @@ def test_a_half_done_edit_and_one_that_breaks_other_things() -> None:
     assert scores(BLUE, replace(GREEN, cell=(0, 1)), BLACK) == (1.0, 1 / 2)  # it moved
     stranger = SceneObject("cross", "purple", (1, 2))
     assert scores(BLUE, GREEN, BLACK, stranger) == (1.0, 1 / 2)
+    assert scores(BLUE, GREEN, BLACK, replace(stranger, cell=BROWN.cell)) == (1.0, 1 / 2)
     assert scores(RED, BLUE, GREEN, BLACK) == (2 / 5, 1 / 2)  # it is there twice, so neither is it
     assert scores(BLUE, GREEN, BLACK, replace(BLACK, cell=(1, 2))) == (4 / 5, 1 / 2)
     blank = check_compound(np.full((64, 64, 3), 255, np.uint8), FIVE)

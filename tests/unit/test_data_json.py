@@ -12,6 +12,8 @@ from atelier.errors import DataError
 HOSTILE = {
     "[" * 100_000: "nested too deeply",
     "9" * 6000: "too many digits",
+    "9" * 400: "too many digits",
+    '{"x": -1e999}': "'-1e999' is too large a number",
     '{"x": NaN}': "NaN is no JSON number",
     '"\\ud800"': "half a character",
     '{"a": {"x": 1, "x": true}}': "key 'x' stands twice in an object, with two values",

@@ -43,10 +43,13 @@ def check_compound(image: Image.Image | NDArray[np.uint8], made: CompoundEdit) -
 
 def _mark_of(item: SceneObject, made: CompoundEdit, marks: list[Mark]) -> Mark | None:
     """The one mark that is this thing of the source; None where there is none, or several."""
-    names = family(item.noun, list(made.steps_of(item.noun).values()))
+    steps = made.steps_of(item.noun)
+    names = family(item.noun, list(steps.values()))
     named = [mark for mark in marks if mark[1] in names]
     if named:
         return named[0] if len(named) == 1 else None
+    if "remove" in steps:  # what stands in its place is something else
+        return None
     there = [mark for mark in marks if mark[0] == item.cell]
     return there[0] if len(there) == 1 and there[0][1] not in _names(made) else None
 

@@ -40,7 +40,7 @@ def picture_bytes(path: Path) -> bytes:
                 if place == 0:
                     return _bytes_of(batch.column(COLUMN)[0].as_py(), path)
                 place -= 1
-    except (pyarrow.ArrowException, KeyError) as error:
+    except (pyarrow.ArrowException, KeyError, UnicodeDecodeError) as error:
         raise OSError(f"{file} is damaged, or has no pictures: {error}") from error
     raise OSError(f"{file} has no row {row}")
 
@@ -66,7 +66,7 @@ def rows_of_file(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, dict
                 for row in batch.to_pylist():
                     yield number, row
                     number += 1
-    except (pyarrow.ArrowException, OSError) as error:
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path}: not a Parquet file, or a damaged one ({error})") from error
 
 

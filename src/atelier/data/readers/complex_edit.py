@@ -102,6 +102,10 @@ def _edit(row: Checked) -> Edit | None:
             f"key 'edit': an object with a list `compound` of 1 to {MOST}, not {short(value)}"
         )
         return None
+    steps = ("sequence", "original_sequence")
+    if no_list := [name for name in steps if not isinstance(value.get(name), list | None)]:
+        row.wrong(f"key 'edit': {no_list[0]}: a list, not {short(value[no_list[0]])}")
+        return None
     return dict(value)
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import difflib
 import json
+import math
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
@@ -11,6 +12,7 @@ from atelier.errors import DataError
 from atelier.legible import legible, legible_value
 
 MOST_REPORTED = 10
+MOST_DIGITS = 300  # of a whole number: more are beyond all floats
 
 
 class Problems:
@@ -84,12 +86,16 @@ def parse_json(text: str) -> Any:
 
     Raises:
         NotJson: a syntax error; and what Python's parser takes or fails on in its own way: NaN and
-            infinities, numbers of thousands of digits, half characters, nesting without end; and a
-            key twice with different values, of which it keeps the last.
+            infinities, also as 1e999, numbers of hundreds of digits, half characters, nesting
+            without end; and a key twice with different values, of which it keeps the last.
     """
     try:
         value = json.loads(
-            text, parse_constant=_refuse_constant, object_pairs_hook=_refuse_contradiction
+            text,
+            parse_float=_finite,
+            parse_int=_whole,
+            parse_constant=_refuse_constant,
+            object_pairs_hook=_refuse_contradiction,
         )
         json.dumps(value, ensure_ascii=False).encode()
     except json.JSONDecodeError as error:
@@ -99,11 +105,21 @@ def parse_json(text: str) -> Any:
         raise NotJson(f"{half!r} is half a character (a lone surrogate)") from error
     except RecursionError as error:
         raise NotJson("nested too deeply") from error
-    except NotJson:
-        raise
-    except ValueError as error:
-        raise NotJson("a number of too many digits") from error
     return value
+
+
+def _finite(digits: str) -> float:
+    value = float(digits)
+    if math.isinf(value):
+        raise NotJson(f"{legible_value(digits)} is too large a number")
+    return value
+
+
+def _whole(digits: str) -> int:
+    """What any sum, mean or table can hold."""
+    if len(digits) > MOST_DIGITS:
+        raise NotJson("a number of too many digits")
+    return int(digits)
 
 
 def _refuse_constant(name: str) -> NoReturn:
