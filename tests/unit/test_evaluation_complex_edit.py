@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from atelier.cli.application import application
 from atelier.config.judge import JudgeConfig
@@ -236,9 +236,18 @@ ROW = {"number": 0, "level": 3, "prompt_id": 0, "image": "images/0.png"} | {
 }
 
 
+def shown(folder: Path, row: Any, **more: Any) -> Result:
+    """What the verb says of an evaluation of one image."""
+    summary = {"images": 1, "suite": "complex_edit", "headline": "judge_overall", **more}
+    (folder / "summary.json").write_text(json.dumps(summary))
+    (folder / "scores.jsonl").write_text(json.dumps(row) + "\n")
+    return CliRunner().invoke(application, ["complex-edit", "summary", str(folder)])
+
+
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
+        ({"prompt_id": None}, "key 'prompt_id'"),
         ({"level": 9}, "key 'level'"),
         ({"level": None}, "key 'level'"),
         ({"origin": "\x1b[31m"}, "key 'origin'"),
@@ -247,17 +256,20 @@ ROW = {"number": 0, "level": 3, "prompt_id": 0, "image": "images/0.png"} | {
     ],
 )
 def test_a_damaged_row_is_named_with_its_key(tmp_path: Path, changed: Any, said: str) -> None:
-    summary = {"images": 1, "suite": "complex_edit", "headline": "judge_overall"}
-
-    def shown(row: Any):
-        (tmp_path / "summary.json").write_text(json.dumps({**summary, "bootstrap_samples": 10}))
-        (tmp_path / "scores.jsonl").write_text(json.dumps(row) + "\n")
-        return CliRunner().invoke(application, ["complex-edit", "summary", str(tmp_path)])
-
-    assert shown(ROW).exit_code == 0, shown(ROW).exception
-    found = shown(ROW | changed)
+    assert shown(tmp_path, ROW).exit_code == 0, shown(tmp_path, ROW).exception
+    found = shown(tmp_path, ROW | changed)
     assert isinstance(found.exception, DataError)
     assert f"scores.jsonl: row 1: {said}" in str(found.exception)
+
+
+def test_a_summary_may_not_say_how_often_it_was_resampled_but_says_nothing_else(
+    tmp_path: Path,
+) -> None:
+    assert "sqrt(IF IP)" in shown(tmp_path, ROW).output
+    for damaged in ("x", 0, None, True):
+        found = shown(tmp_path, ROW, bootstrap_samples=damaged)
+        assert isinstance(found.exception, DataError)
+        assert "summary.json: bootstrap_samples" in str(found.exception)
 
 
 def test_a_judge_of_yes_and_no_is_refused() -> None:

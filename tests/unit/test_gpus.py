@@ -129,12 +129,23 @@ def test_what_other_runs_hold_is_not_free_either(four, tmp_path, monkeypatch):
     assert gpus.claim_gpus(3, tmp_path, WAIT, lambda names: busy) == ["0", "2", "3"]
 
 
-def test_waiting_ends_at_its_limit_with_a_run_that_can_be_resumed(four, tmp_path):
-    wait = GpuWaitConfig(enabled=True, every=0.1, limit=0.2)
+@pytest.mark.parametrize("every", [0.1, 3600.0])
+def test_waiting_ends_at_its_limit_with_a_run_that_can_be_resumed(
+    four, tmp_path, monkeypatch, every
+):
+    sleep, slept = time.sleep, []
+
+    def no_longer_than_the_limit(seconds):
+        slept.append(seconds)
+        sleep(min(seconds, 0.2))
+
+    monkeypatch.setattr(gpus.time, "sleep", no_longer_than_the_limit)
+    wait = GpuWaitConfig(enabled=True, every=every, limit=0.2)
     busy = [Reading(str(gpu), 9000, 1.0, (7,)) for gpu in range(4)]
     says = r"limit: 2 GPUs were not free within 0\.2 s; GPU 0: 9000 MB, 1 % \(pid 7\); GPU 1: .*res"
     with pytest.raises(Stopped, match=says):
         gpus.claim_gpus(2, tmp_path, wait, lambda names: busy)
+    assert max(slept) <= 0.2
     assert gpus._take(["0", "1", "2", "3"], 4, tmp_path) is not None, "nothing is held"
 
 

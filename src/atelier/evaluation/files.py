@@ -16,7 +16,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
-from pydantic import BaseModel, ConfigDict, FiniteFloat, NonNegativeInt, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    FiniteFloat,
+    NonNegativeInt,
+    PositiveInt,
+    ValidationError,
+)
 
 from atelier.errors import DataError
 from atelier.evaluation.grid import contact_sheet
@@ -106,7 +113,7 @@ def read_evaluation(folder: Path) -> Evaluation:
     if len(rows) != known.images:
         raise DataError(f"{folder}/scores.jsonl: {len(rows)} rows for {known.images} images")
     _require_finite(folder / "scores.jsonl", rows)
-    return Evaluation(rows, values)
+    return Evaluation(rows, {**values, "bootstrap_samples": known.bootstrap_samples})
 
 
 class _Metric(BaseModel):
@@ -127,6 +134,7 @@ class _Summary(BaseModel):
     headline: str = ""
     image_score: str = ""
     unit: str = ""
+    bootstrap_samples: PositiveInt = 10_000
     metrics: dict[str, _Metric] = {}
 
 

@@ -88,13 +88,14 @@ def claim_gpus(
         if (taken := _take(free, count, folder)) is not None:
             break
         told.say([one for one in readings if one.gpu not in free])
-        # Two that want many must not collide for ever.
-        time.sleep((wait.every if wait else 1.0) * random.uniform(0.5, 1.5))
-        if wait and wait.limit is not None and told.seconds > wait.limit:
+        left = wait.limit - told.seconds if wait and wait.limit is not None else math.inf
+        if wait and left <= 0:
             raise Stopped(
                 f"launch.wait_for_gpus.limit: {count} GPUs were not free within {wait.limit:g} s; "
                 f"{told.text}; resume the run when they are"
             )
+        # Two that want many must not collide for ever. The last look is when the limit is reached.
+        time.sleep(min((wait.every if wait else 1.0) * random.uniform(0.5, 1.5), left))
     _claimed.extend(taken.values())
     os.environ[VISIBLE] = ",".join(taken)
     return list(taken)

@@ -121,12 +121,13 @@ def require_rows(path: Path, rows: Sequence[Mapping[str, Any]], who: str) -> Non
     """Check that a table can be made of rows that a file holds.
 
     Raises:
-        DataError: a level is none, an origin unknown, or a score none in [0, 1] and not missing;
-            rows are named.
+        DataError: a prompt has no number, a level is none, an origin unknown, or a score none in
+            [0, 1] and not missing; rows are named.
     """
     problems = Problems(path)
     for number, one in enumerate(rows, start=1):
         own = Checked(path, problems, f"row {number}", dict(one))
+        own.identity("prompt_id")
         own.whole("level", 1, MOST)
         if (origin := one.get("origin")) not in (None, *ORIGINS):
             own.wrong(f"key 'origin': {' or '.join(ORIGINS)}, not {legible_value(origin)}")
