@@ -20,6 +20,7 @@ from atelier.data.prepare import input_files, prepare
 from atelier.data.prompts import Prompt, PromptSet, read_prompts
 from atelier.data.readers.complex_edit import read
 from atelier.errors import DataError, PlanError
+from atelier.stages.prompts_here import prompts_here
 from tests.support.complex_edit import edit_of, picture, png, write_json, write_parquet
 
 LEVELS = range(1, 9)
@@ -151,9 +152,9 @@ def test_shards_are_files_of_one(tmp_path: Path) -> None:
 # Levels and splits -------------------------------------------------------------------------------
 
 
-def tables(folder: Path, path: Path, **settings: Any) -> dict[str, PromptSet]:
+def tables(folder: Path, file: Path, **settings: Any) -> dict[str, PromptSet]:
     sizes = {"train_prompts": 10_000, "heldout_prompts": 10_000}
-    data = {"source": "complex_edit", "path": str(path), **sizes, **settings}
+    data = {"source": "complex_edit", "path": str(file), **sizes, **settings}
     prepare(DataConfig.model_validate(data), folder)
     return {name: read_prompts(folder / f"{name}.parquet") for name in ("train", "heldout")}
 
@@ -216,6 +217,51 @@ def test_a_held_out_file_takes_its_pictures_out_of_training(tmp_path: Path) -> N
     made = tables(tmp_path / "out", path, heldout_path=str(held), edit_levels="2,4")
     assert {number_of(one) for one in made["train"]} == set(range(5, 12))
     assert {number_of(one) for one in made["heldout"]} == set(range(100, 105))
+
+
+def test_a_file_is_held_out_beside_scenes(tmp_path: Path) -> None:
+    path = write_json(tmp_path / "test_real.json", range(12))
+    edits = {"source": "scenes", "scene_kind": "shapes", "scene_task": "edit", "train_prompts": 40}
+    file = {"heldout_source": "complex_edit", "heldout_path": str(path)}
+    made = tables(tmp_path / "out", path, **edits, **file, path=None, heldout_prompts=16)
+    alone = tables(tmp_path / "alone", path, **edits, path=None, heldout_prompts=16)
+    assert made["train"].digest == alone["train"].digest
+    assert len(made["heldout"]) == 16
+    assert {one.text.partition(" ")[2] for one in made["heldout"]} == {
+        f"compound {level}" for level in LEVELS
+    }
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert summary["left_out"] == {"train": 0, "heldout": 12 * 8 - 16}
+
+
+def test_a_scene_that_stands_in_the_held_out_file_is_not_trained_on(tmp_path: Path) -> None:
+    scenes = {"source": "scenes", "scene_kind": "shapes", "train_prompts": 40}
+    words = tables(tmp_path / "alone", tmp_path, **scenes, heldout_prompts=4)["train"]
+    held = tmp_path / "mine.txt"
+    held.write_text("\n".join(one.text for one in words[:3]))
+    file = {"heldout_source": "plain", "heldout_path": str(held)}
+    made = tables(tmp_path / "out", tmp_path, **scenes, **file)
+    assert {one.text for one in made["heldout"]} == {one.text for one in words[:3]}
+    assert [one.text for one in made["train"]] == [one.text for one in words[3:]]
+    held.write_text("\n".join(one.text for one in words))
+    with pytest.raises(DataError, match="every scene stands in"):
+        tables(tmp_path / "none", tmp_path, **scenes, **file)
+
+
+def test_scenes_are_no_format_of_a_file(tmp_path: Path) -> None:
+    path = write_json(tmp_path / "mine.json", range(12))
+    with pytest.raises(PlanError, match=r"data\.heldout_source: is required"):
+        plan(resolve("tiny/flow-grpo-fast", (f"data.heldout_path={path}",), Path(os.devnull)))
+    told = plan(resolve("tiny/flow-grpo-fast", (f"data.path={path}",), Path(os.devnull))).warnings
+    assert any(one.startswith("data.path: does nothing here") for one in told)
+
+
+def test_a_plan_counts_what_a_held_out_file_has_beside_scenes(tmp_path: Path) -> None:
+    path = write_json(tmp_path / "mine.json", range(12))
+    named = ("data.heldout_source=complex_edit", f"data.heldout_path={path}")
+    found = prompts_here(resolve("tiny-janus/edit", named, Path(os.devnull)))
+    assert found is not None
+    assert (found.train, found.heldout) == (found.train_asked, 12 * 8)
 
 
 def test_a_level_that_no_row_has_is_named(tmp_path: Path) -> None:

@@ -349,6 +349,8 @@ def _data_rejections(config: RunConfig) -> Rejections:
             folder = FOLDER_FILES.get(source or data.source, {}).get(part, file.name)
             hint = f", and no folder with {folder}" if file.name != folder else ""
             yield f"data.{KEYS[part]}", f"there is no file {file}{hint}"
+    if data.source == "scenes" and data.heldout_path is not None and data.heldout_source is None:
+        yield "data.heldout_source", "is required: scenes are no format of data.heldout_path"
     curriculum = data.curriculum
     if curriculum.scores is not None and curriculum.levels > config.train.steps:
         yield (

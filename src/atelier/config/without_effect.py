@@ -114,6 +114,7 @@ RULES = (
         lambda config: config.rollout.window.strategy == "decay",
         "rollout.window.strategy: decay",
     ),
+    Rule(("data.path",), lambda config: config.data.source != "scenes", "another data.source"),
     # Of a file's prompts nothing is said: who names a file leaves the recipe's scenes behind.
     Rule(
         ("data.scene_tiers",),

@@ -11,8 +11,8 @@ from atelier.data.difficulty import Curriculum, with_curriculum
 from atelier.data.prompts import PromptSet, write_prompts
 from atelier.data.readers.deepgen import read_mixture
 from atelier.data.rows import whole_pairs
-from atelier.data.scene_tables import ScenesConfig, scene_tables
-from atelier.data.splits import FilesConfig, Splits, read_splits
+from atelier.data.scene_tables import ScenesConfig, scene_table, scene_tables
+from atelier.data.splits import FilesConfig, Splits, beside_scenes, read_splits
 
 
 class DataConfig(FilesConfig, ScenesConfig, Protocol):
@@ -25,7 +25,8 @@ class DataConfig(FilesConfig, ScenesConfig, Protocol):
 def prepare(config: DataConfig, out_dir: Path) -> dict[str, Any]:
     """Write `train.parquet`, `heldout.parquet` and `summary.json`; return the summary.
 
-    Scenes are generated, exactly as many as asked for. Files are read and cut to at most as many,
+    Scenes are generated, exactly as many as asked for; with a `heldout_path`, those that do not
+    stand in that file. Files are read and cut to at most as many,
     a pair never in two; the rest is counted (`left_out`). Without a held-out file (`heldout_path`,
     or one in the folder `path`) about 15 % of the rows, by a hash of seed and content, are held
     out. Training rows that stand among the held-out ones too are dropped and counted. The tables
@@ -62,7 +63,9 @@ def tables(config: DataConfig) -> tuple[Splits, list[dict[str, Any]] | None]:
         DataError: a file is missing or malformed, a split would be empty, there are not as many
             scenes, or cells of the curriculum were not measured.
     """
-    if config.source == "scenes":
+    if config.source == "scenes" and config.heldout_path is not None:
+        splits = beside_scenes(scene_table(config, "train"), config)
+    elif config.source == "scenes":
         splits = Splits(*scene_tables(config), dropped=0, left_out={"train": 0, "heldout": 0})
     else:
         splits = read_splits(config)

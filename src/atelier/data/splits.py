@@ -52,6 +52,26 @@ class Splits:
     left_out: Mapping[str, int]
 
 
+def beside_scenes(scenes: PromptSet, config: FilesConfig) -> Splits:
+    """Hold out the prompts of `heldout_path`, and train on scenes.
+
+    Raises:
+        DataError: the file is missing or malformed, or a split would be empty.
+    """
+    path = prompt_files(config)["heldout"]
+    heldout = _heldout(config, path)
+    rows = [Row(tuple(scenes[place] for place in places), "") for places in rows_of(scenes)]
+    train = _without(rows, heldout)
+    _require_some(path, train, heldout, f"every scene stands in {path} too")
+    kept = _chosen(heldout, config.heldout_prompts, config.seed)
+    return Splits(
+        PromptSet(tuple(one for row in train for one in row.prompts), "train"),
+        PromptSet(kept, "heldout"),
+        dropped=len(scenes) - _count(train),
+        left_out={"train": 0, "heldout": _count(heldout) - len(kept)},
+    )
+
+
 def read_splits(config: FilesConfig) -> Splits:
     """Split the prompts of files.
 
@@ -66,18 +86,14 @@ def read_splits(config: FilesConfig) -> Splits:
     if "unpaired" in files:
         rows += _unpaired(files["unpaired"], sum(map(len, rows)))
     if "heldout" in files:
-        source = config.heldout_source or config.source
-        heldout, candidates = list(_rows(config, source, files["heldout"])), rows
+        heldout, candidates = _heldout(config, files["heldout"]), rows
         hint = f"every prompt stands in {files['heldout']} too"
     else:
         heldout = [row for row in rows if _is_held_out(row, config.seed)]
         candidates = [row for row in rows if not _is_held_out(row, config.seed)]
         hint = f"{_too_few(rows)}; name a data.heldout_path"
-    held = {_identity(one) for row in heldout for one in row.prompts}
-    train = [row for row in candidates if held.isdisjoint(map(_identity, row.prompts))]
-    for split, rest in (("training", train), ("held-out", heldout)):
-        if not rest:
-            raise DataError(f"{path}: no {split} prompt is left: {hint}")
+    train = _without(candidates, heldout)
+    _require_some(path, train, heldout, hint)
     chosen = _chosen(train, config.train_prompts, config.seed)
     kept = _chosen(heldout, config.heldout_prompts, config.seed)
     return Splits(
@@ -89,6 +105,22 @@ def read_splits(config: FilesConfig) -> Splits:
             "heldout": _count(heldout) - len(kept),
         },
     )
+
+
+def _heldout(config: FilesConfig, path: Path) -> list[Row]:
+    return list(_rows(config, config.heldout_source or config.source, path))
+
+
+def _without(rows: Sequence[Row], heldout: Sequence[Row]) -> list[Row]:
+    """The rows of which no prompt is held out."""
+    held = {_identity(one) for row in heldout for one in row.prompts}
+    return [row for row in rows if held.isdisjoint(map(_identity, row.prompts))]
+
+
+def _require_some(path: Path, train: Sequence[Row], heldout: Sequence[Row], hint: str) -> None:
+    for split, rest in (("training", train), ("held-out", heldout)):
+        if not rest:
+            raise DataError(f"{path}: no {split} prompt is left: {hint}")
 
 
 def _too_few(rows: Sequence[Row]) -> str:

@@ -49,7 +49,7 @@ def prompts_here(config: RunConfig) -> PromptsHere | None:
     files = [from_root(file) for _, file in named_files(data)]
     if not all(map(is_file, files)):
         return None
-    if data.source == "scenes":
+    if data.source == "scenes" and data.heldout_path is None:
         try:
             splits = _splits(data)
         except DataError as error:
@@ -61,7 +61,7 @@ def prompts_here(config: RunConfig) -> PromptsHere | None:
     if step > there:
         raise PlanError(
             "this plan cannot work:\n  train.prompts_per_step: "
-            f"{step} is more than the {there} training prompts of {data.path}"
+            f"{step} is more than the {there} training prompts of {data.path or data.source}"
         )
     _require_level(config, splits.train)
     return PromptsHere(
