@@ -6,6 +6,7 @@ import html
 import json
 import math
 import numbers
+import re
 import reprlib
 import traceback
 from collections.abc import Container, Mapping
@@ -31,6 +32,12 @@ def legible(text: str, secret: str | None = None, longest: int = _LONGEST) -> st
     line = " ".join(printable.split())
     whole = len(line) <= longest and len(seen) == len(text)
     return line if whole else f"{line[:longest]}..."
+
+
+def metric_word(name: str) -> str:
+    """A name as a part of a metric's: "PhD Math" is phd_math. Letters of any script stay, or names
+    of another one would all be the same."""
+    return re.sub(r"[\W_]+", "_", name.casefold()).strip("_") or "_"
 
 
 def without_secret(text: str, secret: str | None) -> str:

@@ -254,6 +254,17 @@ def test_the_mix_is_what_was_drawn() -> None:
     )
 
 
+def test_cells_of_any_script_are_told_apart_and_can_be_tracked() -> None:
+    from mlflow.utils.validation import _validate_metric_name
+
+    cells = ["PhD 数学", "数学", "物理", "+"]
+    prompts = [Prompt(0, 0, "x", {"curriculum": {"bin": 1, "cell": one}}) for one in cells]
+    told = [name for name in mix(prompts, 1, 2, 2) if "/cell/" in name]
+    assert told == [f"curriculum/cell/{one}" for one in ("_", "phd_数学", "数学", "物理")]
+    for name in told:
+        _validate_metric_name(name)
+
+
 # A run -----------------------------------------------------------------------------------------
 
 GRAPHS = (

@@ -112,6 +112,11 @@ def test_more_of_any_mark_is_never_less() -> None:
                 assert combined(own, Marks(*more)) >= combined(own, Marks(*values))
 
 
+def test_a_question_about_an_edit_has_to_say_which() -> None:
+    with pytest.raises(ValueError, match=r"alignment_question\n.*write \{prompt\} where"):
+        config(alignment_question="Is it edited?")
+
+
 def test_an_edit_is_shown_with_its_source_and_judged_alone() -> None:
     judge = marks([7], [3], [8])
     scored(judge)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from atelier.config.sections import Section
 
@@ -12,10 +12,16 @@ Licence = Literal["cc-by-nc-4.0"]
 LICENCE: Licence = "cc-by-nc-4.0"  # of the published data
 
 
+def _named(question: str) -> str:
+    if "{prompt}" not in question:
+        raise ValueError("a judge has to be told the instruction: write {prompt} where it belongs")
+    return question
+
+
 class ComplexEditMeasure(Section):
     """What reward and suite `complex_edit` have in common (spec qwen 3.2)."""
 
-    alignment_question: str | None = Field(
+    alignment_question: Annotated[str, AfterValidator(_named)] | None = Field(
         None,
         min_length=1,
         description="Asked about source and edited image, for instruction following (IF) and "

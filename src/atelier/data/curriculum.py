@@ -8,7 +8,6 @@ is taken modulo a length that changes.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Sequence
 
@@ -17,6 +16,7 @@ from atelier.data.prompts import Prompt
 from atelier.data.rows import rows_of
 from atelier.data.samplers import row_indices
 from atelier.errors import PlanError
+from atelier.legible import metric_word
 
 BIN, CELL = "bin", "cell"
 KEY = "curriculum"  # of a prompt's metadata: {"bin": 1 ..., "cell": "PhD Biology"}
@@ -67,7 +67,7 @@ def mix(drawn: Sequence[Prompt], step: int, steps: int, levels: int) -> dict[str
     """Metrics of what a step drew: its level, and the share of each bin and of each cell that is
     there."""
     bins = Counter(_bin(one) for one in drawn)
-    cells = Counter(_slug(one.metadata[KEY][CELL]) for one in drawn)
+    cells = Counter(metric_word(one.metadata[KEY][CELL]) for one in drawn)
     shares = {f"bin_{number}": bins[number] for number in range(1, levels + 1)}
     shares |= {f"cell/{name}": count for name, count in sorted(cells.items())}
     found = {f"{KEY}/level": float(level_of(step, steps, levels))}
@@ -76,8 +76,3 @@ def mix(drawn: Sequence[Prompt], step: int, steps: int, levels: int) -> dict[str
 
 def _bin(prompt: Prompt) -> int:
     return int(prompt.metadata[KEY][BIN])
-
-
-def _slug(cell: str) -> str:
-    """As metrics are called."""
-    return re.sub(r"[^a-z0-9]+", "_", cell.casefold()).strip("_")

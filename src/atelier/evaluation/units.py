@@ -6,11 +6,12 @@ part of the units only.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
+
+from atelier.legible import metric_word
 
 Row = Mapping[str, Any]
 
@@ -45,8 +46,7 @@ def units_of(rows: Sequence[Row], unit: str, metrics: Collection[str]) -> list[U
 
 def part(metric: str, name: str) -> str:
     """What a metric is called of a part of the units, such as a category of prompts."""
-    slug = re.sub(r"[^a-z0-9]+", "_", name.casefold()).strip("_")
-    return f"{metric}/{slug}"
+    return f"{metric}/{metric_word(name)}"
 
 
 def _by_prompt(rows: Sequence[Row], metrics: Collection[str]) -> list[Unit]:
