@@ -31,7 +31,7 @@ class SceneEditScorer:
     """
 
     name = "scene_edit"
-    version = "scene_edit-1"
+    version = "scene_edit-2"
     direction: Direction = "higher_is_better"
 
     def __init__(self, config: SceneEditConfig) -> None:
