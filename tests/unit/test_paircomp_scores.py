@@ -194,7 +194,10 @@ GOOD = entry(0, (1, 1, 1, 1))
         ({"0": [*GOOD[:3], {**GOOD[3], "scores": 1}]}, "unknown key 'scores'; did you mean score"),
         ({"1": GOOD}, "pair 1: image 0: key 'pair_idx': 1, as its list is called, not 0"),
         ({"0": GOOD, "7": entry(7, (1, 1, 1, 1))}, "pair 7: is not one of the 1 pairs"),
-        ({"x": entry("x", (1, 1, 1, 1))}, "pair x: is not one of the 1 pairs"),
+        *(
+            ({"0": GOOD, name: entry(name, (1, 1, 1, 1))}, f"pair {name}: pairs are called by")
+            for name in ("x", "-1", "00", "\N{ARABIC-INDIC DIGIT ZERO}")  # no second pair 0
+        ),
     ],
 )
 def test_what_is_no_score_file_is_refused(tmp_path, pairs, message):

@@ -14,6 +14,7 @@ from PIL import Image
 from atelier.config.qwen import ConditioningConfig
 from atelier.data.prompts import Prompt
 from atelier.errors import ConfigError, DataError
+from atelier.policies.language.plain_text import require_plain
 from atelier.policies.qwen.areas import Areas
 from atelier.policies.qwen.chat import Chat
 from atelier.policies.qwen.templates import (
@@ -21,7 +22,6 @@ from atelier.policies.qwen.templates import (
     PLANNING,
     Template,
     planning,
-    require_plain,
     stock,
     template_of,
 )

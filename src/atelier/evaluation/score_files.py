@@ -5,6 +5,7 @@ a pair. Source: spec/janus.md 7.
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from atelier.legible import legible_value
 
 KEYS = ("pair_idx", "prompt_idx", "image_idx", "score")
 IMAGES_OF_A_PAIR = 4
+_NUMBER = re.compile("0|[1-9][0-9]{0,8}")  # as Python writes it: one name a pair
 
 
 def as_score_file(rows: Sequence[Mapping[str, Any]], column: str) -> str:
@@ -119,12 +121,15 @@ def _pair(
     categories: Mapping[int, str] | None,
 ) -> list[dict[str, Any]]:
     where = f"pair {name}"
+    if not _NUMBER.fullmatch(name):
+        problems.add(where, "pairs are called by their number, from 0")
+        return []
     if not isinstance(images, list) or len(images) != IMAGES_OF_A_PAIR:
         problems.add(where, f"a list of {IMAGES_OF_A_PAIR} images expected")
         return []
     category = None
     if categories is not None:
-        category = categories.get(int(name)) if name.isdecimal() else None
+        category = categories.get(int(name))
         if category is None:
             problems.add(where, f"is not one of the {len(categories)} pairs")
     rows, seen = [], set()

@@ -12,6 +12,7 @@ from typing import Any
 
 IMAGE_SLOT = -1
 USER, ASSISTANT = "<|User|>: ", "\n\n<|Assistant|>:"
+TURNS = ("<|User|>", "<|Assistant|>")
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class Conversation:
     """
 
     def __init__(self, tokenizer: Any, image_tokens: int, phrases: Phrases | None = None) -> None:
-        self._tokenizer = tokenizer
+        self.tokenizer = tokenizer
         self._phrases = phrases or Phrases()
         self.image_tokens = image_tokens
         self.bos: int = tokenizer.bos_token_id
@@ -111,11 +112,11 @@ class Conversation:
 
     def words(self, tokens: Sequence[int]) -> str:
         """Text of tokens, without marks."""
-        return str(self._tokenizer.decode(list(tokens), skip_special_tokens=True)).strip()
+        return str(self.tokenizer.decode(list(tokens), skip_special_tokens=True)).strip()
 
     @property
     def _slots(self) -> tuple[int, ...]:
         return (IMAGE_SLOT,) * self.image_tokens
 
     def _text(self, text: str) -> tuple[int, ...]:
-        return tuple(self._tokenizer(text, add_special_tokens=False)["input_ids"])
+        return tuple(self.tokenizer(text, add_special_tokens=False)["input_ids"])

@@ -27,6 +27,7 @@ from atelier.policies.janus.log_probs import ImageForm, Sampler
 from atelier.policies.janus.module import JanusModule, Segment
 from atelier.policies.janus.parts import Parts
 from atelier.policies.janus.pixels import Pixels
+from atelier.policies.janus.reading import require_readable
 from atelier.policies.janus.sampling import Generation
 from atelier.policies.janus.shapes.drawing import Drawing
 from atelier.policies.janus.shapes.introspection import Introspection
@@ -38,11 +39,20 @@ from atelier.policies.language.policy import LanguagePolicy
 class JanusPolicy(LanguagePolicy[JanusModule]):
     """See policies.base.Policy."""
 
-    def __init__(self, checkpoint: Checkpoint, config: RunConfig, device: torch.device) -> None:
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        config: RunConfig,
+        device: torch.device,
+        prompts: Sequence[str] = (),
+    ) -> None:
         model, processor = checkpoint.model, checkpoint.processor
         super().__init__(model, config, device)
         settings = config.rollout.introspection
         phrases = Phrases(settings.question, settings.draw_again, config.rollout.editing.wish)
+        conversation = Conversation(processor.tokenizer, self._inner.image_tokens, phrases)
+        positions = model.config.get_text_config().max_position_embeddings
+        require_readable(prompts, conversation, config.rollout, positions)
         tokens = config.rollout.tokens
         sampler = Sampler(
             guidance_scale=config.rollout.guidance_scale,
@@ -52,7 +62,7 @@ class JanusPolicy(LanguagePolicy[JanusModule]):
         )
         parts = Parts(
             module=self._inner,
-            conversation=Conversation(processor.tokenizer, self._inner.image_tokens, phrases),
+            conversation=conversation,
             pixels=Pixels(model, processor.image_processor),
             generation=Generation(self._inner, tokens.execution),
             sampler=sampler,
@@ -78,10 +88,15 @@ class JanusPolicy(LanguagePolicy[JanusModule]):
     ) -> JanusPolicy:
         """Load a model directory or hub id, or a file of weights in the original layout.
 
+        Args:
+            prompts: that are known beforehand.
+
         Raises:
-            ConfigError: there is no such model, it is no Janus, or its parts do not fit together.
+            ConfigError: there is no such model, it is no Janus, its parts do not fit together, or
+                what becomes of a prompt is longer than it reads.
+            DataError: a prompt has marks of the language model.
         """
-        return cls(open_checkpoint(config.policy), config, torch.device(device))
+        return cls(open_checkpoint(config.policy), config, torch.device(device), prompts)
 
     @property
     def tools(self) -> Parts:

@@ -14,6 +14,7 @@ from PIL import Image
 from torch import Tensor
 
 from atelier.data.prompts import Prompt
+from atelier.policies.language.plain_text import require_plain
 from atelier.policies.qwen.areas import Areas, fitted
 from atelier.policies.qwen.templates import (
     END,
@@ -21,7 +22,6 @@ from atelier.policies.qwen.templates import (
     NOTHING,
     Template,
     reads_image,
-    require_plain,
 )
 
 

@@ -11,9 +11,9 @@ from atelier.data.ground_truth import required_picture, source_image
 from atelier.data.pictures import square
 from atelier.data.prompts import Prompt
 from atelier.errors import ConfigError
+from atelier.policies.language.plain_text import require_plain
 from atelier.policies.qwen.chat import Chat, ChatPrompt
 from atelier.policies.qwen.conditioning import Conditioning
-from atelier.policies.qwen.templates import require_plain
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from atelier.config.qwen import ConditioningConfig
-from atelier.errors import ConfigError, DataError
+from atelier.errors import ConfigError
 
 BEGIN, END = "<|im_start|>", "<|im_end|>"
 IMAGE_PAD = "<|image_pad|>"
@@ -108,21 +108,6 @@ TEMPLATES: dict[str, Callable[[Any], Template]] = {"stock": stock, "planning": p
 def reads_image(pipeline: Any) -> bool:
     """Whether it edits a source image, which its language model is shown."""
     return "processor" in pipeline.components
-
-
-def require_plain(words: str, tokenizer: Any, where: str) -> None:
-    """Refuse words in which the tokenizer would find marks: they would end the user's turn, or
-    stand for an image that is not there.
-
-    Raises:
-        DataError: naming the mark and `where` the words are from.
-    """
-    found = [mark for mark in tokenizer.all_special_tokens if mark in words]
-    if found:
-        raise DataError(
-            f"{where}: {words[:80]!r} has {found[0]}, which is a mark of the language model; take "
-            "it out of the text"
-        )
 
 
 def _own(pipeline: Any, system: str) -> Template:
