@@ -145,6 +145,10 @@ def damaged(like: Path) -> None:
     (like / "pytorch_model-0.bin").write_bytes(b"no pickle")
 
 
+def weights_alone(like: Path) -> None:
+    (like / "config.json").unlink()
+
+
 def rewrite(like: Path, weights: dict[str, Tensor]) -> None:
     for file in like.glob("*.bin"):
         file.unlink()
@@ -159,6 +163,7 @@ def rewrite(like: Path, weights: dict[str, Tensor]) -> None:
         (in_this_layout, ConfigError, "no weights in the original layout"),
         (empty, ConfigError, "no weights in the original layout"),
         (damaged, ConfigError, r"pytorch_model-0\.bin: is no file of weights"),
+        (weights_alone, ConfigError, r"has no config\.json to take over"),
     ],
 )
 def test_another_original_is_refused_and_nothing_is_left(
@@ -180,6 +185,9 @@ def test_what_has_no_merged_export_is_named(merged: Path, tmp_path: Path) -> Non
         write_original(tmp_path, tmp_path / "out")
     with pytest.raises(ConfigError, match="is there already"):
         write_original(merged, tmp_path)
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=r"OUT .*file: cannot be a folder: File exists"):
+        write_original(merged, tmp_path / "file" / "out")
 
 
 def test_an_altered_export_is_not_converted(tmp_path: Path) -> None:

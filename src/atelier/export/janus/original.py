@@ -21,6 +21,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
+from atelier.config.paths import make_folder
 from atelier.errors import CheckpointError, ConfigError
 from atelier.export.janus.base import BaseJanus
 from atelier.export.language.base import CONFIG, EMBEDDING, HEAD
@@ -59,7 +60,8 @@ def write_original(source: Path, target: Path, like: Path | None = None) -> Conv
             unused weights make `target` a whole model.
 
     Raises:
-        ConfigError: `source` is no Janus, `like` none in the original layout, `target` is there.
+        ConfigError: `source` is no Janus, `like` none in the original layout, `target` is
+            there, or cannot be made.
         CheckpointError: an altered export, or weights that do not fit each other.
     """
     if target.exists():
@@ -70,7 +72,7 @@ def write_original(source: Path, target: Path, like: Path | None = None) -> Conv
     there = _translated(source, here, theirs)
     if like is not None:
         _require_same_shapes(like, there, theirs)
-    target.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(target.parent, "OUT")
     recover(target)
     folder = aside(target)
     try:
@@ -129,7 +131,7 @@ def _original_weights(like: Path) -> dict[str, Tensor]:
     """All weights of a directory in the original layout, as safetensors or as files of torch.save.
 
     Raises:
-        ConfigError: there are none, or they are in another layout.
+        ConfigError: there are none, they are in another layout, or they are all there is.
     """
     files = sorted(like.glob("*.safetensors"))
     pickles = [] if files else sorted((*like.glob("*.bin"), *like.glob("*.pth")))
@@ -145,6 +147,11 @@ def _original_weights(like: Path) -> dict[str, Tensor]:
         raise ConfigError(
             f"{like}: holds no weights in the original layout of Janus; name a directory such as "
             "that of deepseek-ai/Janus-Pro-1B"
+        )
+    if not (like / CONFIG).is_file():
+        raise ConfigError(
+            f"{like}: has no {CONFIG} to take over; name the original model's whole directory, or "
+            "leave --like out for weights alone"
         )
     return found
 
