@@ -396,6 +396,15 @@ def test_parts_that_do_not_fit_together_are_told(
         load(copied)
 
 
+def test_a_tokenizer_of_more_tokens_than_the_model_knows_is_told(copied: Path) -> None:
+    tokenizer = build_processor().tokenizer
+    tokenizer.add_tokens([f"new{number}" for number in range(64)])
+    tokenizer.save_pretrained(copied)
+    last = 16 + 64  # of its 17 words and marks, and the new ones
+    with pytest.raises(ConfigError, match=f"has a token {last}, its language model 64 of them"):
+        load(copied)
+
+
 def test_a_tokenizer_without_yes_and_no_cannot_judge() -> None:
     tokenizer = build_processor().tokenizer
     tokenizer.add_tokens(["yes", "no"])

@@ -306,6 +306,16 @@ def test_prompts_that_are_known_are_refused_before_anything_is_computed() -> Non
         make("edit", texts=["<|image_pad|>"])
 
 
+def test_a_tokenizer_of_more_tokens_than_the_model_knows_is_refused() -> None:
+    own = build_pipeline()
+    known = own.text_encoder.get_input_embeddings().num_embeddings
+    own.tokenizer.add_tokens([f"new{number}" for number in range(known)])
+    encoder, own.text_encoder = own.text_encoder, None
+    config = RunConfig.model_validate({"policy": {"family": "qwen"}, "algorithm": {"kl": "k3"}})
+    with pytest.raises(ConfigError, match=rf"has a token \d+, its language model {known} of them"):
+        QwenPolicy(encoder, own, config, torch.device("cpu"))
+
+
 def test_a_pipeline_of_another_kind_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"rollout\.kind: edit, .* text to image; use draw"):
         make("text", kind="edit")

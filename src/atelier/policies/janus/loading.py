@@ -35,6 +35,7 @@ from atelier.model_files import (
 from atelier.policies.janus.checks import boi_of, require_tokens, require_whole
 from atelier.policies.janus.original_layout import from_original, is_original
 from atelier.policies.janus.pixels import normalise_codebook
+from atelier.policies.language.vocabulary import require_known_tokens
 
 _WRAPPERS = ("state_dict", "model", "module")  # keys under which training code saves weights
 
@@ -91,6 +92,7 @@ def load(
         _replace_weights(model, Path(weights))
     require_numbers(str(weights or where), model.state_dict())
     require_tokens(where, processor.tokenizer)
+    require_known_tokens(where, processor.tokenizer, model.config.text_config.vocab_size)
     require_whole(where, model.config, processor)
     normalise_codebook(model.model.vqmodel.quantize.embedding)
     model.generation_config = generation_config(model.generation_config, processor.tokenizer)

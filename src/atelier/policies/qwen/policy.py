@@ -24,6 +24,7 @@ from atelier.errors import ConfigError
 from atelier.policies.base import Part, Rollout, Sample, scored_rollout
 from atelier.policies.language.draws import token_key
 from atelier.policies.language.policy import LanguagePolicy
+from atelier.policies.language.vocabulary import require_known_tokens
 from atelier.policies.precision import computing_in
 from atelier.policies.qwen.chat import Chat
 from atelier.policies.qwen.conditioning import Conditioning
@@ -62,9 +63,10 @@ class QwenPolicy(LanguagePolicy[QwenModule]):
         chat = Chat(pipeline, template_of(rollout.conditioning, pipeline), areas_of(config))
         conditioning = Conditioning(chat, rollout.conditioning.window)
         _require_kind(chat, config)
+        vocabulary = encoder.get_input_embeddings().num_embeddings
+        require_known_tokens(config.policy.path, chat.tokenizer, vocabulary)
         require_readable(prompts, chat, conditioning, rollout.completion.max_tokens)
         super().__init__(encoder, config, device)
-        vocabulary = self._inner.language_model.embed_tokens.num_embeddings
         environment = open_environment(pipeline, config, painting_device(config, device, rank))
         guided = max(rollout.guidance_scale, evaluation.guidance_scale) > 1
         with computing_in(config.policy.dtype, device):
