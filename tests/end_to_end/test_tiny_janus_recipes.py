@@ -20,7 +20,7 @@ RECIPES = [
 ]
 FEW = (
     *("train.steps=3", "train.prompts_per_step=2", "rollout.group_size=4"),
-    *("rollout.micro_batch_size=8", "train.evaluate_every=3", "evaluation.periodic_prompts=4"),
+    *("rollout.micro_batch_size=4", "train.evaluate_every=3", "evaluation.periodic_prompts=4"),
     *("data.train_prompts=8", "data.heldout_prompts=4", "evaluation.prompts=4"),
     *("launch.processes=1", "launch.threads=1", "launch.device=cpu"),
 )

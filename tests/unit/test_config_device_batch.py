@@ -50,7 +50,8 @@ def test_what_works_does() -> None:
 def planned(*arguments: str) -> Result:
     settings = ("--set", "launch.processes=2", "--set", "rollout.group_size=8")
     recipe = ("--recipe", "tiny-janus/grpo", "--params", os.devnull)
-    return CliRunner().invoke(application, ["plan", *recipe, *settings, *arguments])
+    once = ("--set", "train.updates_per_step=1")
+    return CliRunner().invoke(application, ["plan", *recipe, *once, *settings, *arguments])
 
 
 def test_the_command_finds_the_settings_and_plans_with_them() -> None:

@@ -103,7 +103,10 @@ def test_a_flow_policy_may_have_a_two_sided_clip() -> None:
         ([UPDATES, "algorithm.surrogate=sapo", "algorithm.clip_range_high=1"], "clip_range_high: "),
         ([UPDATES, "algorithm.sapo.temperature_negative=2"], "sapo: does nothing here"),
         ([UPDATES, "algorithm.beta=0", "algorithm.kl_correction=true"], "kl_correction: does noth"),
-        (["algorithm.surrogate=cispo"], "surrogate: does nothing here: it needs a ratio other"),
+        (
+            ["train.updates_per_step=1", "algorithm.surrogate=cispo"],
+            "surrogate: does nothing here: it needs a ratio other",
+        ),
         ([UPDATES, "algorithm.ratio_level=sequence"], "clip_range: 0.2 clips hardly anything of"),
     ],
 )
