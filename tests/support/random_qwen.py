@@ -28,6 +28,7 @@ Kind = Literal["text", "edit"]
 
 SIDE = 64  # pixels of its images
 WIDTH = 32  # of the language model, and so of an embedding
+WIDE = 64  # where vLLM computes, too: its heads are 32 or more wide
 MARKS = (
     "<|endoftext|>",
     "<|im_start|>",
@@ -69,21 +70,22 @@ def build_processor() -> Qwen2VLProcessor:
     )
 
 
-def build_encoder(seed: int = 3) -> Qwen2_5_VLForConditionalGeneration:
+def build_encoder(seed: int = 3, width: int = WIDTH) -> Qwen2_5_VLForConditionalGeneration:
     """In eval mode, weights large enough for distributions that are not flat."""
+    heads, sections = {WIDTH: (4, [1, 1, 2]), WIDE: (2, [4, 6, 6])}[width]
     config = Qwen2_5_VLConfig(
         text_config={
             "vocab_size": 256 + len(MARKS),
-            "hidden_size": WIDTH,
-            "intermediate_size": 2 * WIDTH,
+            "hidden_size": width,
+            "intermediate_size": 2 * width,
             "num_hidden_layers": 2,
-            "num_attention_heads": 4,
-            "num_key_value_heads": 2,
+            "num_attention_heads": heads,
+            "num_key_value_heads": heads // 2,
             "max_position_embeddings": 4096,
             "rope_parameters": {
                 "rope_type": "default",
                 "rope_theta": 1e6,
-                "mrope_section": [1, 1, 2],
+                "mrope_section": sections,
             },
             "bos_token_id": None,
             "eos_token_id": END,
@@ -94,7 +96,7 @@ def build_encoder(seed: int = 3) -> Qwen2_5_VLForConditionalGeneration:
             "hidden_size": 32,
             "intermediate_size": 64,
             "num_heads": 2,
-            "out_hidden_size": WIDTH,
+            "out_hidden_size": width,
             "window_size": 56,
             "fullatt_block_indexes": [1],
         },
@@ -112,7 +114,7 @@ def build_encoder(seed: int = 3) -> Qwen2_5_VLForConditionalGeneration:
     return model.eval()
 
 
-def build_transformer(seed: int = 4) -> QwenImageTransformer2DModel:
+def build_transformer(seed: int = 4, width: int = WIDTH) -> QwenImageTransformer2DModel:
     """Weights so large that the last token of a text is worth tens of grey levels."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -123,7 +125,7 @@ def build_transformer(seed: int = 4) -> QwenImageTransformer2DModel:
             num_layers=2,
             attention_head_dim=32,
             num_attention_heads=2,
-            joint_attention_dim=WIDTH,
+            joint_attention_dim=width,
             axes_dims_rope=(8, 12, 12),
         )
         _widen(transformer, gain=2.0)
@@ -147,16 +149,16 @@ def build_autoencoder(seed: int = 5) -> AutoencoderKLQwenImage:
 
 
 def build_pipeline(
-    kind: Kind = "text", seed: int = 3
+    kind: Kind = "text", seed: int = 3, width: int = WIDTH
 ) -> QwenImagePipeline | QwenImageEditPlusPipeline:
     """A pipeline whose constant of how many tokens to drop fits its tokenizer."""
     processor = build_processor()
     parts = {
         "scheduler": FlowMatchEulerDiscreteScheduler(**RELEASED),
         "vae": build_autoencoder(),
-        "text_encoder": build_encoder(seed),
+        "text_encoder": build_encoder(seed, width),
         "tokenizer": processor.tokenizer,
-        "transformer": build_transformer(),
+        "transformer": build_transformer(width=width),
     }
     if kind == "text":
         pipeline = QwenImagePipeline(**parts)
@@ -168,9 +170,9 @@ def build_pipeline(
     return pipeline
 
 
-def save_pipeline(folder: Path, kind: Kind = "text", seed: int = 3) -> Path:
+def save_pipeline(folder: Path, kind: Kind = "text", seed: int = 3, width: int = WIDTH) -> Path:
     """A pipeline's directory, as diffusers loads it."""
-    build_pipeline(kind, seed).save_pretrained(folder)
+    build_pipeline(kind, seed, width).save_pretrained(folder)
     return folder
 
 

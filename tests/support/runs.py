@@ -145,13 +145,13 @@ QWEN = (
 
 
 @functools.cache
-def random_qwen_pipeline(kind: random_qwen.Kind) -> Path:
+def random_qwen_pipeline(kind: random_qwen.Kind, width: int = random_qwen.WIDTH) -> Path:
     """Directory of a tiny Qwen-Image whose weights are random, and whose completions may end."""
     import torch
 
     place = tempfile.mkdtemp(prefix="atelier-test-")
     atexit.register(shutil.rmtree, place, ignore_errors=True)
-    pipeline = random_qwen.build_pipeline(kind)
+    pipeline = random_qwen.build_pipeline(kind, width=width)
     with torch.no_grad():
         pipeline.text_encoder.lm_head.weight[random_qwen.END] *= 2
     folder = Path(place) / "qwen"

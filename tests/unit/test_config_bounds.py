@@ -13,13 +13,17 @@ from pydantic import BaseModel
 from atelier.config.plan import plan
 from atelier.config.resolve import resolve
 from atelier.config.schema import RunConfig
+from atelier.config.servers import Placed
 from atelier.errors import ConfigError
 
 SECTIONS = ("rollout", "algorithm", "train", "evaluation")
 
 
 def floats(section: type[BaseModel], path: str) -> Iterator[str]:
-    """Keys of a section, and of those in it, that are a float or nothing."""
+    """Keys of a section, and of those in it, that are a float or nothing; how long servers are
+    waited for is no number that is computed with."""
+    if issubclass(section, Placed):
+        return
     for name, info in section.model_fields.items():
         kinds = get_args(info.annotation) or (info.annotation,)
         if isinstance(info.annotation, type) and issubclass(info.annotation, BaseModel):

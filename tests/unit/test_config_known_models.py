@@ -126,13 +126,13 @@ def test_an_adapter_is_the_last_way_to_make_full_training_fit() -> None:
 def test_what_a_judge_takes_of_the_same_gpu_is_not_there_for_training() -> None:
     shared = fitting(configured(recipe="janus-pro-1b/grpo"), 80)
     assert shared[0].startswith("fits 80 GiB")
-    assert shared[0].endswith("beside judges that take 24.0 GiB of the same GPU")
+    assert shared[0].endswith("beside servers that take 24.0 GiB of the same GPU")
     assert fitting(configured(recipe="janus-pro-1b/grpo"), 50)[0].startswith("does not fit 50 GiB")
     away = ("server: {share_gpus: false}", "placement: remote, urls: [http://h:1/v1]")
     judge = f"judges.internvl={{{', '.join(away)}}}"
     alone = fitting(configured(judge, recipe="janus-pro-1b/grpo"), 50)
     assert alone[0].startswith("fits 50 GiB")
-    assert "beside judges" not in alone[0]
+    assert "beside servers" not in alone[0]
     asleep = configured("judges.internvl.vllm.sleep=true", recipe="janus-pro-1b/grpo")
     assert fitting(asleep, 50)[0].startswith("fits 50 GiB")
 

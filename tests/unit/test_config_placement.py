@@ -11,6 +11,7 @@ from atelier.config.placement import (
     place,
     placement_conflicts,
     placement_rows,
+    servers_share,
 )
 from atelier.config.plan import plan
 from atelier.config.resolve import resolve
@@ -92,6 +93,69 @@ def test_a_judge_may_share_the_trainers():
     found = config("launch.processes=2", JUDGE, "judges.scene.server.share_gpus=true")
     assert gpus_wanted(found) == 2
     assert place(found, ["a", "b"]).servers == {"judges.scene-0": ("a",)}
+
+
+SERVED = (
+    "policy={family: qwen, path: Qwen/Qwen-Image}",
+    "algorithm.kl=k3",
+    "rollout.completion.backend=vllm",
+    "rollout.old_log_prob=recompute",
+)
+
+
+def test_replicas_share_the_trainers_side_by_side():
+    found = config(
+        *SERVED,
+        "launch.processes=4",
+        "rollout.sampler.server.share_gpus=true",
+        "rollout.sampler.replicas=2",
+        "rollout.sampler.vllm.tensor_parallel=2",
+    )
+    assert gpus_wanted(found) == 4
+    placed = place(found, list("abcd")).servers
+    assert placed == {"rollout.sampler-0": ("a", "b"), "rollout.sampler-1": ("c", "d")}
+    assert "draws completions, shares the trainer's, 90%" in placement_rows(found)[1][2]
+
+
+def test_what_servers_leave_of_a_gpu_is_counted_on_each():
+    both = (
+        *SERVED,
+        JUDGE,
+        "judges.scene.server.share_gpus=true",
+        "judges.scene.vllm.gpu_memory_share=0.3",
+        "rollout.sampler.server.share_gpus=true",
+        "rollout.sampler.vllm.gpu_memory_share=0.5",
+        "rollout.sampler.replicas=2",
+        "launch.processes=2",
+    )
+    assert servers_share(config(*both)) == pytest.approx(0.8)
+    asleep = config(*both, "judges.scene.vllm.sleep=true")
+    assert servers_share(asleep) == pytest.approx(0.5)
+    with pytest.raises(PlanError, match="would take 110% of one"):
+        plan(config(*both, "judges.scene.vllm.gpu_memory_share=0.6"))
+
+
+def test_only_a_policy_that_writes_has_its_completions_drawn():
+    assert [label for label, _ in managed_servers(config(*SERVED))] == ["rollout.sampler-0"]
+    assert not list(managed_servers(config("rollout.completion.backend=vllm")))
+    away = ("rollout.sampler.placement=remote", "rollout.sampler.urls=[http://h:1]")
+    assert not list(managed_servers(config(*SERVED, *away)))
+
+
+@pytest.mark.parametrize(
+    ("setting", "says"),
+    [
+        ("token_env=sk-123", "never the token itself"),
+        ("token_env=TOKEN", "a managed server's token is the run's own"),
+        ("server.gpus=2", "2, but vllm.tensor_parallel is 1"),
+        ("timeout=9999", "more than the deadline"),
+        ("placement=in_process", "rollout.sampler.placement"),
+        ("urls=[http://h:1]", "is for placement: remote"),
+    ],
+)
+def test_a_sampler_that_cannot_be(setting, says):
+    with pytest.raises(ConfigError, match=says):
+        config(f"rollout.sampler.{setting}")
 
 
 def test_without_gpus_everything_is_on_the_cpu():

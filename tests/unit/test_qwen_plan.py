@@ -16,6 +16,7 @@ from atelier.config.facts.read import known_facts, read_model_facts
 from atelier.config.memory.estimate import Memory, estimate
 from atelier.config.memory.qwen import packed_completion_bytes
 from atelier.config.memory_advice import GIBIBYTE, fitting
+from atelier.config.placement import gpus_wanted
 from atelier.config.plan import Plan, plan
 from atelier.config.resolve import resolve
 from atelier.config.schema import RunConfig
@@ -314,6 +315,8 @@ def test_an_adapter_is_on_the_attention_where_nothing_else_is_said() -> None:
         ("rollout.completion.top_k=5", False),
         ("export.whole_pipeline=true", False),
         ("algorithm.mask_truncated=true", False),
+        ("rollout.sampler.replicas=1", False),
+        ("rollout.sampler.vllm.tensor_parallel=2", True),
     ],
 )
 def test_what_does_nothing_is_said(override: str, does_nothing: bool) -> None:
@@ -328,3 +331,64 @@ def test_settings_of_writing_do_nothing_for_other_policies() -> None:
     warnings = plan(resolve("tiny/base", overrides, Path(os.devnull))).warnings
     for key in ("rollout.completion", "evaluation.completions", "export.whole_pipeline"):
         assert any(one.startswith(f"{key}: does nothing here") for one in warnings), warnings
+
+
+# Completions that servers draw --------------------------------------------------------------------
+
+SERVED = ("rollout.completion.backend=vllm", "rollout.old_log_prob=recompute")
+SHARDED = ("launch.engine=deepspeed", "launch.zero_stage=3")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "reason"),
+    [
+        (("rollout.old_log_prob=rollout",), "rollout.old_log_prob: rollout: with rollout.comp"),
+        (("rollout.completion.temperature=0.7",), "rollout.completion.log_prob: full: at temper"),
+        ((*ADAPTER, "policy.lora.rank=600"), "policy.lora.rank: 600: vllm takes 512 at most"),
+        (("rollout.sampler.replicas=2",), "rollout.sampler.replicas: 2 servers for 1 ranks"),
+        (
+            (
+                "rollout.sampler.placement=remote",
+                "rollout.sampler.urls=[http://a:1, http://b:1]",
+            ),
+            "rollout.sampler.urls: 2 servers for 1 ranks",
+        ),
+        ((*SHARDED, "train.evaluate_every=1"), "or no periodic evaluation (train.evaluate_every"),
+    ],
+)
+def test_what_servers_cannot_draw_is_refused(
+    overrides: tuple[str, ...], reason: str, folders: dict[str, Path]
+) -> None:
+    with pytest.raises(PlanError) as caught:
+        plan(configured(folders["text"], *SMALL, *SERVED, *overrides))
+    assert reason in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("rollout.completion.temperature=0.7", "rollout.completion.log_prob=sampler"),
+        (*SHARDED, "train.evaluate_every=0"),
+        (*SHARDED, "evaluation.completions=none"),
+        ("launch.processes=2", "rollout.sampler.replicas=2"),
+    ],
+)
+def test_what_servers_can_draw_is_planned(
+    overrides: tuple[str, ...], folders: dict[str, Path]
+) -> None:
+    found = plan(configured(folders["text"], *SMALL, *SERVED, *overrides))
+    assert found.placement[1][0] == "rollout.sampler-0"
+    assert [one for one in found.warnings if "writes other completions" in one]
+
+
+def test_the_gpus_of_a_server_are_claimed_and_a_large_encoder_on_the_cpu_is_warned_of() -> None:
+    def warned(*overrides: str) -> bool:
+        config = published(*SERVED, *overrides)
+        return any(
+            one.startswith("rollout.sampler.server.gpus: 0") for one in plan(config).warnings
+        )
+
+    assert warned()
+    for where in ("server.gpus=1", "server.share_gpus=true"):
+        assert not warned(f"rollout.sampler.{where}")
+    assert gpus_wanted(published(*SERVED, "rollout.sampler.server.gpus=1")) == 2

@@ -17,6 +17,7 @@ from atelier.rewards.service.protocol import MANAGED_TOKEN_VARIABLE, TOKEN_VARIA
 from atelier.stages.servers import vllm
 from atelier.stages.servers.interpreter import interpreter
 from atelier.stages.servers.run_servers import RunServers
+from atelier.stages.servers.served_models import judge_serving, sampler_serving
 from atelier.stages.servers.specs import Place, judge_spec
 from atelier.tracking.run_directory import RunDirectory
 
@@ -25,7 +26,8 @@ JUDGE = {"model": "assets/tiny-judge"}
 
 def words(on_gpu: bool, **values) -> list[str]:
     config = JudgeConfig.model_validate({**JUDGE, **values})
-    return vllm.command(config, Path("/env/bin/python"), 8123, on_gpu)
+    serving = judge_serving(config, "x")
+    return vllm.command(serving, Path("/env/bin/python"), 8123, on_gpu)
 
 
 def option(found: list[str], name: str) -> str:
@@ -47,6 +49,37 @@ def test_a_judge_on_a_gpu_is_started_as_configured():
     assert option(found, "--max-model-len") == "700"
     assert "--enable-sleep-mode" in found
     assert "--enforce-eager" not in found
+
+
+def sampler_words(*overrides: str) -> tuple[list[str], dict[str, str]]:
+    """The command line of what draws completions, and its variables."""
+    served = ("policy.family=qwen", "algorithm.kl=k3", "rollout.completion.backend=vllm")
+    config = resolve("tiny/base", [*served, *overrides], Path(os.devnull))
+    serving = sampler_serving(config, config.rollout.sampler, Path("/run/model"))
+    found = vllm.command(serving, Path("/env/bin/python"), 8123, False)
+    return found, vllm.variables(serving, "sesam", False)
+
+
+def test_what_draws_completions_serves_adapters_of_their_rank_and_answers_in_tokens():
+    found, variables = sampler_words("policy.trainable=lora", "policy.lora.rank=20")
+    assert option(found, "--model") == "/run/model"
+    assert option(found, "--max-lora-rank") == "32"
+    assert option(found, "--logprobs-mode") == "raw_logprobs"
+    assert option(found, "--generation-config") == "vllm"
+    assert option(found, "--limit-mm-per-prompt") == '{"image": 0, "video": 0}'
+    assert "--enable-scale-out" in found
+    assert variables["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] == "1"
+    assert "VLLM_SERVER_DEV_MODE" not in variables
+
+
+def test_what_draws_completions_reads_all_weights_anew_where_all_are_trained():
+    edits = ("rollout.kind=edit", "rollout.completion.log_prob=sampler", "policy.dtype=bfloat16")
+    found, variables = sampler_words(*edits)
+    assert "--enable-lora" not in found
+    assert option(found, "--logprobs-mode") == "processed_logprobs"
+    assert option(found, "--limit-mm-per-prompt") == '{"image": 1, "video": 0}'
+    assert option(found, "--dtype") == "bfloat16"
+    assert variables["VLLM_SERVER_DEV_MODE"] == "1"
 
 
 def test_on_a_cpu_it_starts_without_compiling_and_cannot_sleep():
@@ -73,8 +106,8 @@ def test_the_version_is_that_of_the_environment(tmp_path, folder):
 def test_a_gpu_build_is_served_by_its_program(tmp_path):
     """`python -m` is deprecated by later versions, and the CPU build's program does not work."""
     (tmp_path / "lib/python3.11/site-packages/vllm-0.33.0.dist-info").mkdir(parents=True)
-    judge = JudgeConfig.model_validate(JUDGE)
-    found = vllm.command(judge, tmp_path / "bin/python", 8123, True)
+    serving = judge_serving(JudgeConfig.model_validate(JUDGE), "x")
+    found = vllm.command(serving, tmp_path / "bin/python", 8123, True)
     assert found[:2] == [str(tmp_path / "bin/vllm"), "serve"]
     assert found[2].endswith("/assets/tiny-judge")
     assert "--model" not in found

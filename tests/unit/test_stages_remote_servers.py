@@ -42,6 +42,24 @@ def remote_judge(url, seconds=1.0):
     return (f"judges.far={{{values}}}", "rewards.yes_no.judge=far")
 
 
+def test_every_server_that_draws_completions_is_looked_for(free_tcp_port):
+    nobody = f"http://127.0.0.1:{free_tcp_port}"
+    with judge_endpoint() as endpoint:
+        there = endpoint.url.removesuffix("/v1")
+        overrides = (
+            "policy.family=qwen",
+            "algorithm.kl=k3",
+            "rollout.completion.backend=vllm",
+            "rollout.sampler.placement=remote",
+            "rollout.sampler.first_answer=0.5",
+        )
+        require_answers(configured(*overrides, f"rollout.sampler.urls=[{there}]"))
+        both = configured(*overrides, f"rollout.sampler.urls=[{there}, {nobody}]")
+        with pytest.raises(Stopped, match=rf"rollout\.sampler has not .*: {nobody}/v1: "):
+            require_answers(both)
+        require_answers(both, rewards=False)  # no stage but training asks it
+
+
 def test_what_has_never_answered_stops_the_run_all_of_it_named_at_once(free_tcp_port, caplog):
     nobody = f"http://127.0.0.1:{free_tcp_port}"
     config = configured(*remote_reward(nobody), *remote_judge(f"{nobody}/v1"))

@@ -96,9 +96,15 @@ def test_a_stage_without_servers_asks_a_judge_at_its_address(tmp_path):
     assert not (tmp_path / "baseline").exists(), "no server, no files of one"
 
 
-def test_a_suite_without_a_judge_has_none(tmp_path):
-    with judge_of_stage(RunDirectory(tmp_path), configured(), tmp_path) as judge:
+SERVED = ("policy.family=qwen", "algorithm.kl=k3", "rollout.completion.backend=vllm")
+
+
+@pytest.mark.parametrize("overrides", [(), SERVED])
+def test_a_suite_without_a_judge_has_none(tmp_path, overrides):
+    """Nor does evaluating start what draws the completions that are trained on."""
+    with judge_of_stage(RunDirectory(tmp_path), configured(*overrides), tmp_path) as judge:
         assert judge is None
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_step_zero_is_the_beginning_of_the_baseline_and_later_steps_are_scored(tmp_path):

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from atelier.config.sections import NonNegativeInt, PositiveInt, Section, Temperature
 
-CompletionBackend = Literal["transformers"]
+CompletionBackend = Literal["transformers", "vllm"]
 CompletionLogProb = Literal["full", "sampler"]
 EvaluatedCompletions = Literal["own", "none", "shuffled"]
 
@@ -30,4 +30,8 @@ class CompletionConfig(Section):
         "published); of the sampler itself, within top_k and top_p and without marks, which are "
         "never drawn.",
     )
-    backend: CompletionBackend = Field("transformers", description="What generates completions.")
+    backend: CompletionBackend = Field(
+        "transformers",
+        description="What generates completions to train on: the trainer itself; servers that are "
+        "brought its weights (rollout.sampler).",
+    )

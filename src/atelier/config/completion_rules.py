@@ -7,6 +7,7 @@ from itertools import pairwise
 
 from atelier.config.paths import from_root, is_file
 from atelier.config.qwen import TEXT_WINDOW
+from atelier.config.sampler import LORA_RANKS
 from atelier.config.schema import RunConfig
 
 Rejections = Iterator[tuple[str, str]]
@@ -20,6 +21,7 @@ def completion_rejections(config: RunConfig) -> Rejections:
     """Field and reason."""
     yield from _conditioning_rejections(config)
     yield from _shuffling_rejections(config)
+    yield from _sampler_rejections(config)
     adapter = config.rollout.environment.adapter
     if adapter is not None and not is_file(from_root(adapter)):
         yield (
@@ -46,6 +48,12 @@ def completion_warnings(config: RunConfig) -> Rejections:
             "null: the noise levels of preset lightning are for a transformer with its distilled "
             "LoRA, and images of another one are poor; download that file, and name it here",
         )
+    if config.sampler is not None:
+        yield (
+            "rollout.completion.backend",
+            "vllm: which token a seed draws depends on what else is drawn at the time, so a run "
+            "that is repeated or resumed writes other completions",
+        )
 
 
 def _conditioning_rejections(config: RunConfig) -> Rejections:
@@ -67,6 +75,35 @@ def _conditioning_rejections(config: RunConfig) -> Rejections:
             f"{tokens} tokens and a prompt do not fit into rollout.conditioning.window {window}: "
             f"the last would change nothing in the image; at most {window - LEAST_AROUND}, less "
             "the longest prompt",
+        )
+
+
+def _sampler_rejections(config: RunConfig) -> Rejections:
+    """Of completions that servers draw."""
+    sampler, completion = config.sampler, config.rollout.completion
+    if sampler is None:
+        return
+    if config.rollout.old_log_prob != "recompute":
+        yield (
+            "rollout.old_log_prob",
+            "rollout: with rollout.completion.backend vllm another program says how likely its "
+            "tokens were, and ratios have to be the trainer's own; use recompute",
+        )
+    if completion.log_prob == "full" and completion.temperature != 1:
+        yield (
+            "rollout.completion.log_prob",
+            f"full: at temperature {completion.temperature:g} vllm does not say it; use sampler, "
+            "or temperature 1",
+        )
+    if config.policy.trainable == "lora" and config.policy.lora.rank > LORA_RANKS[-1]:
+        yield "policy.lora.rank", f"{config.policy.lora.rank}: vllm takes {LORA_RANKS[-1]} at most"
+    servers = sampler.replicas if sampler.placement == "managed" else len(sampler.urls)
+    if servers > config.launch.processes:
+        key = "replicas" if sampler.placement == "managed" else "urls"
+        yield (
+            f"rollout.sampler.{key}",
+            f"{servers} servers for {config.launch.processes} ranks (launch.processes), each of "
+            "which asks one",
         )
 
 

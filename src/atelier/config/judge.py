@@ -9,7 +9,6 @@ The judge's token is never here, only the name of the environment variable that 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
@@ -23,12 +22,17 @@ from atelier.config.sections import (
     Section,
     operational,
 )
-from atelier.config.servers import Few, Placed, Placement
+from atelier.config.servers import (
+    Few,
+    Placed,
+    Placement,
+    VllmConfig,
+    gpu_conflicts,
+    token_conflicts,
+)
 
-# Capitals only: it is how variables are named, and a token pasted here by mistake is refused.
 # A name of the user's: part of keys, file names and logs.
 JudgeName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,39}$")]
-_VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]{0,99}")
 # What the client sets itself, by the question and by the other keys of the section.
 _RESERVED = ("model", "messages", "stream", "n", "response_format", "logprobs", "top_logprobs")
 
@@ -66,24 +70,16 @@ class AnswerCacheConfig(Section):
     )
 
 
-class VllmConfig(Section):
+class JudgeVllmConfig(VllmConfig):
     """How a managed judge's vLLM is started."""
 
-    tensor_parallel: Few = operational(1, "GPUs that share one copy of the model.")
     data_parallel: Few = operational(1, "Copies of the model behind one server.")
-    gpu_memory_share: Annotated[float, Field(gt=0, le=1)] = operational(
-        0.9, "Share of a GPU's memory it takes; less where it shares the trainer's."
-    )
     max_images: PositiveInt = operational(2, "Most images in a question.")
-    max_model_len: PositiveInt | None = operational(
-        None, "Longest question and answer in tokens; default: what the model allows."
-    )
     sleep: bool = operational(
         False,
         "Give its GPU memory back while weights are updated, and take it again before scoring; "
         "for a judge that shares the trainer's GPUs.",
     )
-    arguments: list[str] = operational([], "More arguments of its command line, such as --seed=1.")
 
 
 class JudgeConfig(Placed):
@@ -107,7 +103,7 @@ class JudgeConfig(Placed):
     device: Literal["auto", "cpu", "cuda"] = operational(
         "auto", "Where an in_process or managed judge computes."
     )
-    vllm: VllmConfig = operational(VllmConfig(), "How a managed judge's vLLM is started.")
+    vllm: JudgeVllmConfig = operational(JudgeVllmConfig(), "How a managed judge's vLLM is started.")
     token_env: str | None = operational(
         None, "NAME of the environment variable with the token; default: no token is sent."
     )
@@ -161,13 +157,7 @@ class JudgeConfig(Placed):
     def conflicts(self) -> Iterator[tuple[str, str]]:
         """Key, relative to the section, and problem of what cannot be used as it is set."""
         yield from super().conflicts()
-        # Never with the value: it may be the token itself.
-        if self.token_env is not None and not _VARIABLE.fullmatch(self.token_env):
-            yield (
-                "token_env",
-                "must be the name of an environment variable in capitals, such as OPENAI_API_KEY, "
-                "and never the token itself",
-            )
+        yield from token_conflicts(self.token_env, self.placement)
         yield from self._parameter_conflicts()
         yield from self._server_conflicts()
         if self.choices > self.measurements:
@@ -198,14 +188,9 @@ class JudgeConfig(Placed):
     def _server_conflicts(self) -> Iterator[tuple[str, str]]:
         if self.placement == "managed" and self.vllm.sleep and not self.server.share_gpus:
             yield "vllm.sleep", "is for a judge that shares the trainer's GPUs (server.share_gpus)"
-        if self.placement == "managed" and self.token_env is not None:
-            yield "token_env", "is for placement: remote; a managed judge's token is the run's own"
         ranks = self.vllm.tensor_parallel * self.vllm.data_parallel
-        if self.server.gpus and self.server.gpus != ranks:
-            yield (
-                "server.gpus",
-                f"{self.server.gpus}, but vllm.tensor_parallel x vllm.data_parallel is {ranks}",
-            )
+        keys = "vllm.tensor_parallel x vllm.data_parallel"
+        yield from gpu_conflicts(self.server, ranks, keys)
 
     def _budget_conflicts(self) -> Iterator[tuple[str, str]]:
         if self.budget is None:

@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from atelier.config.memory.estimate import Memory
-from atelier.config.placement import judges_share, painting_gpus, ranks_with_gpus
+from atelier.config.placement import painting_gpus, ranks_with_gpus, servers_share
 from atelier.config.plan import plan
 from atelier.config.schema import RunConfig
 from atelier.errors import AtelierError
@@ -49,7 +49,7 @@ def fitting(config: RunConfig, gibibytes: float) -> list[str]:
     now = _memory(config, {})
     if now is None:
         return ["cannot say whether it fits: the model is not here, and its sizes are not known"]
-    room = Room(gibibytes * (1 - judges_share(config)), gibibytes)
+    room = Room(gibibytes * (1 - servers_share(config)), gibibytes)
     verdict = _verdict(now, room)
     if room.fits(now):
         return [f"fits {gibibytes:g} GiB: {verdict}"]
@@ -75,7 +75,7 @@ def _verdict(memory: Memory, room: Room) -> str:
         f"{memory.peak * MARGIN / GIBIBYTE:.1f} GiB"
     )
     if room.rank < room.painter:
-        text += f", beside judges that take {room.painter - room.rank:.1f} GiB of the same GPU"
+        text += f", beside servers that take {room.painter - room.rank:.1f} GiB of the same GPU"
     if memory.painter:
         text += f"; of a GPU that paints {memory.painter_peak * MARGIN / GIBIBYTE:.1f} GiB"
     return text

@@ -2,7 +2,7 @@
 
 The trainer has the first ones, one a rank, and those that only paint for its ranks
 (rollout.environment.gpus) behind them. Servers with GPUs of their own follow, in the order of the
-configuration; those that share compute on the ranks' first ones.
+configuration; those that share compute on the ranks', replicas side by side from the first one on.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ from atelier.config.divisors import counted, nearest_divisors
 from atelier.config.judge import JudgeConfig
 from atelier.config.paths import from_root
 from atelier.config.rewards import JudgedSection
+from atelier.config.sampler import SamplerConfig
 from atelier.config.schema import RunConfig
 from atelier.config.servers import Placed
 
 LARGEST_ON_CPU = 10**9  # bytes of weights that still answer in seconds
+SAMPLER = "rollout.sampler"
 
 
 @dataclass(frozen=True)
@@ -30,11 +32,13 @@ class Placements:
 
 
 def managed_servers(config: RunConfig) -> Iterator[tuple[str, Placed]]:
-    """Label and section of every server the run starts; judges first, for rewards ask them.
+    """Label and section of every server the run starts; judges before the rewards that ask them.
 
     A label is key and replica: `judges.scene-0`.
     """
+    sampler = config.sampler
     sections: dict[str, Placed] = {
+        **({SAMPLER: sampler} if sampler is not None else {}),
         **{f"judges.{name}": judge for name, judge in config.judges.items()},
         **config.rewards.by_path(),
     }
@@ -70,7 +74,7 @@ def place(config: RunConfig, gpus: Sequence[str]) -> Placements:
     servers: dict[str, tuple[str, ...]] = {}
     for label, section in managed_servers(config):
         if section.server.share_gpus:
-            servers[label] = trainer[: _ranks_of(section)]
+            servers[label] = tuple(trainer[one] for one in _shared(label, section, len(trainer)))
         else:
             servers[label] = tuple(left[: section.server.gpus])
             del left[: section.server.gpus]
@@ -97,7 +101,6 @@ def placement_rows(config: RunConfig) -> list[tuple[str, str, str]]:
 def placement_conflicts(config: RunConfig) -> Iterator[tuple[str, str]]:
     """Key and problem of what cannot be placed so."""
     yield from _painting_conflicts(config)
-    shared = 0.0
     ports: dict[int, str] = {}
     for label, section in managed_servers(config):
         key, _, index = label.rpartition("-")
@@ -111,16 +114,17 @@ def placement_conflicts(config: RunConfig) -> Iterator[tuple[str, str]]:
         if _ranks_of(section) > config.launch.processes:
             yield (
                 f"{key}.vllm.tensor_parallel",
-                f"with data_parallel it takes {_ranks_of(section)} GPUs, and the trainer has "
+                f"it would take {_ranks_of(section)} GPUs, and the trainer has "
                 f"{config.launch.processes} to share (launch.processes)",
             )
-        if isinstance(section, JudgeConfig):
-            shared += section.vllm.gpu_memory_share
-            if shared > 1:
-                yield (
-                    f"{key}.vllm.gpu_memory_share",
-                    f"judges that share the trainer's GPUs would take {shared:.0%} of one",
-                )
+    taken: dict[int, float] = {}
+    for label, gpu, share in _shares(config):
+        taken[gpu] = taken.get(gpu, 0.0) + share
+        if taken[gpu] > 1:
+            yield (
+                f"{label.rpartition('-')[0]}.vllm.gpu_memory_share",
+                f"servers that share the trainer's GPUs would take {taken[gpu]:.0%} of one",
+            )
 
 
 def _painting_conflicts(config: RunConfig) -> Iterator[tuple[str, str]]:
@@ -141,21 +145,22 @@ def _painting_conflicts(config: RunConfig) -> Iterator[tuple[str, str]]:
         )
 
 
-def judges_share(config: RunConfig) -> float:
-    """Share of a trainer's GPU that judges keep for themselves, those that sleep not counted."""
-    return sum(
-        section.vllm.gpu_memory_share
-        for _, section in managed_servers(config)
-        if isinstance(section, JudgeConfig) and section.server.share_gpus and not section.vllm.sleep
-    )
+def servers_share(config: RunConfig) -> float:
+    """Share of a trainer's GPU that servers keep for themselves, those that sleep not counted: of
+    the GPU that has least left."""
+    taken: dict[int, float] = {}
+    for _, gpu, share in _shares(config, awake=True):
+        taken[gpu] = taken.get(gpu, 0.0) + share
+    return max(taken.values(), default=0.0)
 
 
 def placement_warnings(config: RunConfig) -> Iterator[tuple[str, str]]:
-    """Key and warning of judges that nobody asks, and of those that vLLM would serve on the CPU and
-    that are too large for it.
+    """Key and warning of judges that nobody asks, and of models that vLLM would serve on the CPU
+    and that are too large for it.
 
     Who sets `device: cpu`, or another program, knows what it does.
     """
+    yield from _sampler_warnings(config)
     asked = {
         one.judge for one in config.rewards.sections().values() if isinstance(one, JudgedSection)
     }
@@ -179,6 +184,21 @@ def placement_warnings(config: RunConfig) -> Iterator[tuple[str, str]]:
             )
 
 
+def _sampler_warnings(config: RunConfig) -> Iterator[tuple[str, str]]:
+    sampler = config.sampler
+    if sampler is None or sampler.placement != "managed" or config.launch.device == "cpu":
+        return
+    server = sampler.server
+    if server.gpus or server.share_gpus or server.command:
+        return
+    if _is_large(f"{config.policy.path}/text_encoder"):
+        yield (
+            f"{SAMPLER}.server.gpus",
+            "0: completions would be drawn on the CPU; give it GPUs of its own "
+            f"({_ranks_of(sampler)}), or the trainer's (server.share_gpus)",
+        )
+
+
 def _is_large(model: str) -> bool:
     """Whether a model's files here pass LARGEST_ON_CPU; those of a hub are taken to."""
     folder = from_root(model)
@@ -188,9 +208,32 @@ def _is_large(model: str) -> bool:
 
 
 def _ranks_of(section: Placed) -> int:
+    """GPUs of one server."""
     if isinstance(section, JudgeConfig):
         return section.vllm.tensor_parallel * section.vllm.data_parallel
-    return 1
+    return section.vllm.tensor_parallel if isinstance(section, SamplerConfig) else 1
+
+
+def _shared(label: str, section: Placed, count: int) -> list[int]:
+    """Which of the trainer's GPUs a server shares: the next ones of each replica."""
+    own = min(_ranks_of(section), count)
+    first = int(label.rpartition("-")[2]) * own
+    return [(first + index) % count for index in range(own)]
+
+
+def _shares(config: RunConfig, awake: bool = False) -> Iterator[tuple[str, int, float]]:
+    """Label, number of the trainer's GPU and share of its memory of each vLLM that shares it.
+
+    Args:
+        awake: without those that give it back while weights are updated.
+    """
+    for label, section in managed_servers(config):
+        if not isinstance(section, JudgeConfig | SamplerConfig) or not section.server.share_gpus:
+            continue
+        if awake and isinstance(section, JudgeConfig) and section.vllm.sleep:
+            continue
+        for gpu in _shared(label, section, config.launch.processes):
+            yield label, gpu, section.vllm.gpu_memory_share
 
 
 def _named(gpus: Sequence[str]) -> str:
@@ -199,12 +242,15 @@ def _named(gpus: Sequence[str]) -> str:
 
 def _remark(section: Placed) -> str:
     words = [section.model] if isinstance(section, JudgeConfig) else []
+    if isinstance(section, SamplerConfig):
+        words.append("draws completions")
     if section.server.environment is not None:
         words.append(f"environment {section.server.environment}")
-    if not isinstance(section, JudgeConfig):
-        return ", ".join([*words, "shares the trainer's"] if section.server.share_gpus else words)
-    if section.server.share_gpus:
-        words.append(f"shares the trainer's, {section.vllm.gpu_memory_share:.0%} of their memory")
-    if section.vllm.sleep:
+    if not section.server.share_gpus:
+        return ", ".join(words)
+    if not isinstance(section, JudgeConfig | SamplerConfig):
+        return ", ".join([*words, "shares the trainer's"])
+    words.append(f"shares the trainer's, {section.vllm.gpu_memory_share:.0%} of their memory")
+    if isinstance(section, JudgeConfig) and section.vllm.sleep:
         words.append("sleeps while weights are updated")
     return ", ".join(words)

@@ -29,6 +29,7 @@ from atelier.config.policy_parts import Dtype, TextConfig, VaeConfig
 from atelier.config.prompt_files import PromptFormat, PromptSource
 from atelier.config.qwen import ConditioningConfig, EnvironmentConfig
 from atelier.config.rewards import SHOWS, EditQuestions, OcrConfig, RewardsConfig
+from atelier.config.sampler import SamplerConfig
 from atelier.config.sections import (
     Decay,
     Factor,
@@ -260,6 +261,7 @@ class RolloutConfig(Section):
     introspection: IntrospectionConfig = IntrospectionConfig()
     editing: EditingRolloutConfig = EditingRolloutConfig()
     completion: CompletionConfig = CompletionConfig()
+    sampler: SamplerConfig = SamplerConfig()
     conditioning: ConditioningConfig = ConditioningConfig()
     environment: EnvironmentConfig = EnvironmentConfig()
     num_inference_steps: PositiveInt = Field(8, description="Denoising steps.")
@@ -706,6 +708,13 @@ class RunConfig(Section):
     launch: LaunchConfig = LaunchConfig()
     tracking: TrackingConfig = TrackingConfig()
 
+    @property
+    def sampler(self) -> SamplerConfig | None:
+        """The servers that draw what is trained on; None where the policy draws itself."""
+        writes = self.policy.family == "qwen"
+        is_served = writes and self.rollout.completion.backend == "vllm"
+        return self.rollout.sampler if is_served else None
+
     @model_validator(mode="after")
     def _fields_that_exclude_each_other(self) -> RunConfig:
         conflicts = list(self._conflicts())
@@ -724,6 +733,8 @@ class RunConfig(Section):
             yield "data.path", f"is required when data.source is {self.data.source}"
         yield from data_conflicts(self.data)
         yield from suite_conflicts(self.evaluation, self.judges)
+        sampler = self.rollout.sampler
+        yield from ((f"rollout.sampler.{key}", text) for key, text in sampler.conflicts())
         if self.rollout.dynamics == "cps" and self.rollout.noise_level > 1:
             yield "rollout.noise_level", "is at most 1 with rollout.dynamics: cps"
         yield from (

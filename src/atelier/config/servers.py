@@ -12,6 +12,7 @@ from atelier.config.sections import (
     NonNegativeFloat,
     NonNegativeInt,
     PositiveFloat,
+    PositiveInt,
     Section,
     operational,
 )
@@ -21,6 +22,8 @@ from atelier.config.urls import service_url_problem
 Few = Annotated[int, Field(ge=1, le=256)]
 Placement = Literal["in_process", "managed", "remote"]
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+# Capitals only: it is how variables are named, and a token pasted here by mistake is refused.
+_TOKEN_VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]{0,99}")
 _SECRET = re.compile(r"token|key|secret|passw|credential", re.IGNORECASE)
 Port = Annotated[int, Field(ge=0, le=65535)]
 
@@ -31,7 +34,7 @@ class ServerConfig(Section):
     environment: str | None = operational(
         None,
         "Python environment it runs in: a name below environments/, or a path of a virtual "
-        "environment; default: the pipeline's own, a judge's: vllm.",
+        "environment; default: the pipeline's own; of judges and rollout.sampler: vllm.",
     )
     command: list[str] | None = operational(
         None,
@@ -97,3 +100,40 @@ class Placed(Section):
         last = self.server.port + self.replicas - 1
         if self.server.port and last > 65535:
             yield "server.port", f"{self.replicas} replicas would reach port {last}"
+
+
+class VllmConfig(Section):
+    """How vLLM is started."""
+
+    tensor_parallel: Few = operational(1, "GPUs that share one copy of the model.")
+    gpu_memory_share: Annotated[float, Field(gt=0, le=1)] = operational(
+        0.9, "Share of a GPU's memory it takes; less where it shares the trainer's."
+    )
+    max_model_len: PositiveInt | None = operational(
+        None, "Longest prompt and answer in tokens; default: what the model allows."
+    )
+    arguments: list[str] = operational([], "More arguments of its command line, such as --seed=1.")
+
+
+def gpu_conflicts(server: ServerConfig, ranks: int, keys: str) -> Iterator[tuple[str, str]]:
+    """Key and problem where a server has other GPUs than its vLLM computes on.
+
+    Args:
+        keys: whose values make `ranks`.
+    """
+    if server.gpus and server.gpus != ranks:
+        yield "server.gpus", f"{server.gpus}, but {keys} is {ranks}"
+
+
+def token_conflicts(token_env: str | None, placement: Placement) -> Iterator[tuple[str, str]]:
+    """Key and problem of the name of a token's variable. Never the value: it may be the token."""
+    if token_env is None:
+        return
+    if not _TOKEN_VARIABLE.fullmatch(token_env):
+        yield (
+            "token_env",
+            "must be the name of an environment variable in capitals, such as OPENAI_API_KEY, "
+            "and never the token itself",
+        )
+    if placement == "managed":
+        yield "token_env", "is for placement: remote; a managed server's token is the run's own"

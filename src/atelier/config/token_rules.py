@@ -102,10 +102,11 @@ def _model_rejections(config: RunConfig) -> Rejections:
 
 def _algorithm_rejections(config: RunConfig) -> Rejections:
     algorithm, launch = config.algorithm, config.launch
-    if launch.engine == "deepspeed" and launch.zero_stage == 3:
+    if launch.engine == "deepspeed" and launch.zero_stage == 3 and _draws_tokens(config):
         yield (
             "launch.zero_stage",
-            "3 would gather the weights for every token; use 2, or ddp",
+            "3 would gather the weights for every token; use 2, or ddp"
+            + ", or no periodic evaluation (train.evaluate_every 0)" * (config.sampler is not None),
         )
     if algorithm.name != "grpo":
         yield "algorithm.name", f"{algorithm.name} is for policy.family sd3; use grpo"
@@ -113,6 +114,12 @@ def _algorithm_rejections(config: RunConfig) -> Rejections:
         yield "algorithm.kl", f"{algorithm.kl} is for policy.family sd3; tokens have k3"
     if algorithm.kl_placement == "reward":
         yield "algorithm.kl_placement", "the KL of tokens is added to the loss; use loss"
+
+
+def _draws_tokens(config: RunConfig) -> bool:
+    """Whether the trainer itself draws tokens: to train on, or to evaluate."""
+    evaluates = config.train.evaluate_every > 0 and config.evaluation.completions != "none"
+    return config.sampler is None or evaluates
 
 
 def _introspection_rejections(config: RunConfig) -> Rejections:

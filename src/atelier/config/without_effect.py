@@ -46,6 +46,11 @@ RULES = (
     Rule(_DENOISING, lambda config: config.policy.family != "janus", "policy.family: sd3 or qwen"),
     Rule(_WRITING, lambda config: config.policy.family == "qwen", "policy.family: qwen"),
     Rule(
+        ("rollout.sampler",),
+        lambda config: config.sampler is not None,
+        "policy.family: qwen with rollout.completion.backend: vllm",
+    ),
+    Rule(
         ("rollout.environment.condition_side", "rollout.environment.reference_side"),
         lambda config: config.policy.family != "qwen" or config.rollout.kind == "edit",
         "rollout.kind: edit",

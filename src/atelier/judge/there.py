@@ -1,13 +1,13 @@
-"""Whether a judge's endpoints answer at all, before anything is asked of them."""
+"""Whether OpenAI-compatible endpoints answer at all, before anything is asked of them."""
 
 from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 
 import httpx
 
-from atelier.config.judge import JudgeConfig
 from atelier.judge.client import token_of
 from atelier.judge.transport import trusted
 from atelier.legible import legible
@@ -16,19 +16,21 @@ from atelier.legible import legible
 _GATEWAY_STATUS = frozenset({502, 503, 504})
 
 
-def not_there(config: JudgeConfig, key: str, end: float) -> str | None:
+def not_there(urls: Sequence[str], token_env: str | None, key: str, end: float) -> str | None:
     """Why no endpoint answers at all; None where one does, whatever it says. Costs no tokens.
 
     Args:
+        urls: base URLs, up to and with their /v1.
+        token_env: variable with the token of all of them.
         key: where the configuration stands, for messages.
         end: when to give up, on the monotonic clock.
 
     Raises:
         ConfigError: its token is not in the environment, or SSL_CERT_FILE cannot be read.
     """
-    token = token_of(config.token_env, key)
+    token = token_of(token_env, key)
     reasons = []
-    for url in config.urls:
+    for url in urls:
         problem = _problem(url.rstrip("/"), token, max(0.1, end - time.monotonic()))
         if problem is None:
             return None

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 
+from atelier.config.sampler import SamplerConfig
 from atelier.config.schema import RunConfig
 from atelier.policies.base import Policy
+
+if TYPE_CHECKING:
+    from atelier.policies.qwen.served.sampler import ServedSampler
 
 # Families, and where their policies are: imported when one is used, with the libraries it needs.
 _POLICIES = {
@@ -36,3 +41,25 @@ def load_policy(
     kind: Any = getattr(import_module(f"atelier.policies.{module}"), name)
     policy: Policy = kind.load(config, device, rank, prompts)
     return policy
+
+
+def served_sampler(
+    policy: Policy,
+    config: SamplerConfig,
+    urls: Sequence[str],
+    token: str | None,
+    rank: int,
+    folder: Path,
+) -> ServedSampler:
+    """Have a policy's servers draw what it is trained on; RunConfig.sampler says that it has any.
+
+    Args:
+        rank: asks one of the servers, by turns.
+        folder: for weights.
+    """
+    from atelier.policies.qwen.policy import QwenPolicy
+    from atelier.policies.qwen.served.server import Server
+
+    assert isinstance(policy, QwenPolicy)
+    servers = [Server(url, token, config.timeout) for url in urls]
+    return policy.draw_at(servers, rank % len(servers), folder)

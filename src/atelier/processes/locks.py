@@ -37,3 +37,12 @@ def hold(path: Path) -> Iterator[str | None]:
         file.write(str(os.getpid()))
         file.flush()
         yield None
+
+
+@contextmanager
+def waiting_for(path: Path) -> Iterator[None]:
+    """Hold the lock file `path` inside, after whoever holds it now."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -1,4 +1,4 @@
-"""The rewards and judges that others serve are there, before a run makes its first image.
+"""What others serve for a run is there, before it makes its first image.
 
 Later an outage is waited for. One that has never answered is more likely a wrong address, or not
 started: that is found out before minutes of work.
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 
+from atelier.config.placement import SAMPLER
 from atelier.config.rewards import JudgedSection
 from atelier.config.schema import RunConfig
 from atelier.errors import Stopped
@@ -34,17 +35,20 @@ class _Remote:
 
 
 def require_answers(config: RunConfig, rewards: bool = True) -> None:
-    """Every remote reward, and every remote judge that this run asks, has answered something.
+    """Every remote reward, and every remote judge and sampler that this run asks, has answered
+    something.
 
     Args:
         rewards: whether those that training asks are looked for; else the suite's judge alone.
 
     Raises:
         Stopped: one has not answered for its `first_answer` seconds.
-        ConfigError: one answers that is another reward's, or a judge's token is not set.
+        ConfigError: one answers that is another reward's, or a token is not set.
     """
     with ExitStack() as opened:
-        waiting = [*_judges(config, rewards), *(_rewards(config, opened) if rewards else ())]
+        waiting = [*_judges(config, rewards)]
+        if rewards:
+            waiting += [*_sampler(config), *_rewards(config, opened)]
         begun, said = time.monotonic(), False
         while waiting:
             problems = {one: found for one in waiting if (found := _look(one, begun))}
@@ -89,10 +93,23 @@ def _judges(config: RunConfig, rewards: bool) -> Iterator[_Remote]:
         }
     for name, judge in config.judges.items():
         if name in asked and judge.placement == "remote" and judge.first_answer:
-            from atelier.judge.there import not_there  # the openai package: seconds to import
-
             key = f"judges.{name}"
-            yield _Remote(key, judge.first_answer, partial(not_there, judge, key))
+            yield _endpoints(key, judge.urls, judge.token_env, judge.first_answer)
+
+
+def _sampler(config: RunConfig) -> Iterator[_Remote]:
+    sampler = config.sampler
+    if sampler is None or sampler.placement != "remote":
+        return
+    for url in sampler.urls if sampler.first_answer else ():  # all of them: a rank asks one
+        endpoint = f"{url.rstrip('/')}/v1"
+        yield _endpoints(SAMPLER, [endpoint], sampler.token_env, sampler.first_answer)
+
+
+def _endpoints(key: str, urls: list[str], token_env: str | None, patience: float) -> _Remote:
+    from atelier.judge.there import not_there  # the openai package: seconds to import
+
+    return _Remote(key, patience, partial(not_there, urls, token_env, key))
 
 
 def _waiting_words(one: _Remote, why: str, left: float) -> str:

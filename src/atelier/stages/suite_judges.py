@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from atelier.config.completion import CompletionConfig
 from atelier.config.rewards import RewardsConfig
 from atelier.config.schema import RunConfig
 from atelier.evaluation.judging import SuiteJudge, suite_judge
@@ -30,7 +31,10 @@ def judge_of_stage(
     """
     name = config.evaluation.judge
     own = {} if name is None else {name: config.judges[name]}
-    alone = config.model_copy(update={"rewards": RewardsConfig(), "judges": own})
+    rollout = config.rollout.model_copy(update={"completion": CompletionConfig()})
+    alone = config.model_copy(
+        update={"rewards": RewardsConfig(), "judges": own, "rollout": rollout}
+    )
     with RunServers(run, alone, folder) as servers, judge_beside(config, servers) as judge:
         yield judge
 

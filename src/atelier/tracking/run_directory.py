@@ -70,6 +70,11 @@ class RunDirectory:
         return self.train / "checkpoints"
 
     @property
+    def sampler(self) -> Path:
+        """What servers that draw completions read: the encoder's files, and weights."""
+        return self.train / "sampler"
+
+    @property
     def processes(self) -> Path:
         """Records of the guards: what runs for this run, and how it ended."""
         return self.root / "processes"

@@ -33,6 +33,7 @@ from atelier.training.distributed import World
 from atelier.training.drawings import Drawn, drawn_images, step_segments
 from atelier.training.measures import Stopwatch, latencies
 from atelier.training.scores import StepScores, gather_scores
+from atelier.training.weight_sync import Sync, nothing_to_bring
 
 logger = logging.getLogger(__name__)
 
@@ -92,7 +93,8 @@ class Experience:
 class Collector:
     """Makes experience with a policy and the rewards of a run.
 
-    `sampling` is a context in which the policy has the weights that sample.
+    `sampling` is a context in which the policy has the weights that sample, `sync` brings them to
+    where the policy's actions are drawn.
     """
 
     config: RunConfig
@@ -101,6 +103,7 @@ class Collector:
     world: World
     prompts: Sequence[Prompt]
     sampling: Callable[[], AbstractContextManager[None]] = nullcontext
+    sync: Sync = nothing_to_bring
 
     def roll_out(self, step: int, updates_before: int, watch: Stopwatch) -> InFlight:
         """Sample this rank's images of a step; scoring begins with the first micro-batch."""
@@ -111,6 +114,7 @@ class Collector:
         )
         flight = InFlight(step, updates_before, [], [], metrics)
         with watch("rollout"), self.sampling():
+            metrics |= self.sync(updates_before)
             for update in updates:
                 flight.rollouts.append([self._roll_out(batch, flight) for batch in update])
         return flight

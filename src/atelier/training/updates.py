@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -42,11 +42,14 @@ class Learner:
             Metrics of the last update.
 
         Raises:
-            Stopped: the first replay does not repeat the rollout; no weight was changed.
+            Stopped: the first replay does not repeat the rollout, or a server drew by something
+                else; no weight was changed.
         """
         staleness = self.session.updates - experience.updates_before
         sampled_by_trained = self.session.samples_with_trained and not staleness
         metrics = self._recompute_old_log_probs(experience.rollouts)
+        if sampled_by_trained:
+            self._sampler_gate(experience.step, metrics)
         metrics |= self._truncated_share(experience.rollouts)
         metrics |= self._lengths(experience.rollouts)
         distances = self._distances(experience)
@@ -145,6 +148,24 @@ class Learner:
                 f"{gap['mean']:.2e}, above train.replay_gate x {algorithm.gap_unit} = "
                 f"{limit:.2e}. Likely causes: {algorithm.gap_causes}, or weights changed between "
                 "rollout and replay. No weight was changed by this step"
+            )
+
+    def _sampler_gate(self, step: int, metrics: Mapping[str, float]) -> None:
+        """What servers drew by the weights that are trained must be as likely by these.
+
+        A gap means that a server computes something else, or with other weights.
+        """
+        sampler = self.config.sampler
+        if sampler is None:
+            return
+        gap = metrics["ratio/rollout_gap_mean"]
+        if not gap <= sampler.tolerance:  # nor is NaN a pass
+            raise Stopped(
+                f"step {step}: the completions that servers drew have a mean "
+                f"{self.algorithm.gap_name} of {gap:.2e} by the trainer, above "
+                f"rollout.sampler.tolerance={sampler.tolerance:g}: a server draws by other "
+                "weights, computes in another dtype, or sees images otherwise. No weight was "
+                "changed by this step"
             )
 
     # Before the updates ------------------------------------------------------------------------

@@ -36,6 +36,7 @@ from atelier.training.repeatable import repeatable
 from atelier.training.session import Session, find_checkpoint, kept_copies
 from atelier.training.trainer import Trainer
 from atelier.training.updates import Learner
+from atelier.training.weight_sync import weight_sync
 from atelier.training.weights import put_weights
 
 
@@ -48,7 +49,7 @@ def train(config_path: Path, run: RunDirectory) -> None:
     with (
         stopped_when_full(run.train),
         repeatable(config.launch),
-        join_world(config.launch, config.rewards.deadline) as world,
+        join_world(config.launch, _patience(config)) as world,
         written_by_one(run, world),
     ):
         plan(config, world_size=world.size)
@@ -94,6 +95,7 @@ def _train(config: RunConfig, run: RunDirectory, world: World) -> None:
     with (
         judge_tracing(config, run, world) as tracing,
         build(config.rewards, config.judges, read_urls(run.train), tracing) as rewards,
+        weight_sync(config, run, policy, engine, world) as sync,
     ):
         if config.rollout.kind == "introspect":
             require_unit_range(rewards, config.rewards.custom)
@@ -102,11 +104,16 @@ def _train(config: RunConfig, run: RunDirectory, world: World) -> None:
         if world.is_main:
             write_json(run.train / "rewards.json", _scorers(proven, rewards.weights))
         sampling = partial(session.behaviour_weights, engine)
-        collector = Collector(config, policy, rewards, world, train_prompts, sampling)
+        collector = Collector(config, policy, rewards, world, train_prompts, sampling, sync)
         learner = Learner(config, policy, algorithm, engine, session, journal, world)
         trainer = Trainer(config, collector, learner, session, journal, world, heldout_prompts)
         trainer.run()
     journal.close()
+
+
+def _patience(config: RunConfig) -> float:
+    """Seconds for which a rank may wait for scores, or for completions."""
+    return config.rewards.deadline + (config.sampler.deadline if config.sampler else 0.0)
 
 
 @contextmanager

@@ -10,6 +10,7 @@ trained to see; `environment` makes images of that, from noise that `noise` keys
 `policy` puts them together: `reading` reads prompts, `generation` writes completions, `painting`
 makes images of both, and a `module.Segment` of prompts and completions, given to a
 `module.QwenModule`, is the one forward pass that gives log-probs; `shuffling` gives evaluation
-images the words of others. Draws, log-probs of text, adapters and the reference are those of
-policies.language, as is what the policy has in common with others.
+images the words of others; `served` has completions drawn by vLLM. Draws, log-probs of text,
+adapters and the reference are those of policies.language, as is what the policy has in common with
+others.
 """

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -43,6 +44,8 @@ from atelier.policies.qwen.noise import noise_keys as image_keys
 from atelier.policies.qwen.painting import Painter, negative_of
 from atelier.policies.qwen.parts import Parts
 from atelier.policies.qwen.reading import Read, require_readable
+from atelier.policies.qwen.served.sampler import ServedSampler
+from atelier.policies.qwen.served.server import Server
 from atelier.policies.qwen.shuffling import of_other_prompts
 from atelier.policies.qwen.templates import template_of
 
@@ -72,6 +75,7 @@ class QwenPolicy(LanguagePolicy[QwenModule]):
         with computing_in(config.policy.dtype, device):
             dtype = getattr(torch, config.policy.dtype)
             negative = negative_of(self._inner, chat, conditioning, dtype) if guided else None
+        self._sampler: ServedSampler | None = None
         self._parts = Parts(
             module=self._inner,
             chat=chat,
@@ -110,6 +114,11 @@ class QwenPolicy(LanguagePolicy[QwenModule]):
         """What its rollouts are made of, for who proves its weights (export)."""
         return self._parts
 
+    def draw_at(self, servers: Sequence[Server], own: int, folder: Path) -> ServedSampler:
+        """Have the completions that are trained on drawn by servers. See ServedSampler."""
+        self._sampler = ServedSampler(servers, own, folder, self._config, self._parts)
+        return self._sampler
+
     # What is trained -----------------------------------------------------------------------------
 
     def _around(self, model: Qwen2_5_VLForConditionalGeneration) -> QwenModule:
@@ -128,7 +137,7 @@ class QwenPolicy(LanguagePolicy[QwenModule]):
         noise = image_keys(seed, self._step, samples, config.shared_start)
         sampling = Sampling(config.num_inference_steps, config.guidance_scale)
         with parts.autocast():
-            written = parts.write(prompts, keys)
+            written = (self._sampler or parts).write(prompts, keys)
             own = written.own()
             images = parts.painter.paint(prompts, own, noise, sampling)
         return replace(

@@ -1,28 +1,35 @@
 """The managed servers of a run, up before training and gone after it.
 
-Judges come first, beside rewards that ask none of them; the others follow when the judges have
-URLs. All listen on loopback and ask for a random token that this process and the trainer know.
+What draws completions and judges come first, beside rewards that ask none of them; the others
+follow when the judges have URLs. All listen on loopback and ask for a random token that this
+process and the trainer know.
 """
 
 from __future__ import annotations
 
 import secrets
+import shutil
 import threading
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from atelier.config.judge import JudgeConfig
-from atelier.config.placement import Placements, gpus_wanted, managed_servers, place
+from atelier.config.placement import SAMPLER, Placements, gpus_wanted, managed_servers, place
 from atelier.config.rewards import JudgedSection, RewardSection
+from atelier.config.sampler import SamplerConfig
 from atelier.config.schema import RunConfig
+from atelier.config.servers import Placed
+from atelier.policies.qwen.served.files import encoder_files
 from atelier.processes.gpus import VISIBLE, visible_gpus
 from atelier.rewards.registry import at_urls
 from atelier.rewards.service.protocol import MANAGED_TOKEN_VARIABLE
 from atelier.rewards.service.settings import ServiceSettings
 from atelier.rewards.service_file import write_services
-from atelier.stages.servers.managed import ManagedServer
-from atelier.stages.servers.specs import Place, judge_spec, reward_spec
+from atelier.stages.servers.managed import ManagedServer, ServerSpec
+from atelier.stages.servers.served_models import sampler_serving
+from atelier.stages.servers.specs import Place, judge_spec, reward_spec, vllm_spec
 from atelier.stages.servers.waiting import wait_until_ready
 from atelier.tracking.run_directory import RunDirectory
 
@@ -31,7 +38,7 @@ _OWN_CLIENT = {"body-mib": 1024, "items": 4096, "megapixels": 1000, "queue": 256
 
 
 class RunServers:
-    """A context in which the managed rewards and judges of a run are served; nothing without one.
+    """A context in which what a run has managed is served; nothing where nothing is.
 
     Entering waits until every server has answered its golden sample right.
 
@@ -79,9 +86,8 @@ class RunServers:
                 gpus = visible_gpus() if gpus_wanted(self._config) else []
                 self._placements = place(self._config, gpus)
             later = {n for n, one in self._managed_rewards().items() if self._asks_managed(one)}
-            for name, judge in self._config.judges.items():
-                if judge.placement == "managed":
-                    self._start(f"judges.{name}", judge)
+            for name, section in self._vllm_sections().items():
+                self._start(name, section)
             self._start_rewards(lambda name: name not in later)
             wait_until_ready(list(self._all()))
             self._start_rewards(lambda name: name in later)
@@ -112,15 +118,22 @@ class RunServers:
             if chosen(name):
                 self._start(name, section)
 
-    def _start(self, name: str, section: RewardSection | JudgeConfig) -> None:
+    def _vllm_sections(self) -> dict[str, Placed]:
+        """What vLLM serves."""
+        sampler = self._config.sampler
+        sections: dict[str, Placed] = {} if sampler is None else {SAMPLER: sampler}
+        sections |= {f"judges.{name}": judge for name, judge in self._config.judges.items()}
+        return {name: one for name, one in sections.items() if one.placement == "managed"}
+
+    def _start(self, name: str, section: Placed) -> None:
         found = [self._server(name, section, index) for index in range(section.replicas)]
         self._servers[name] = found
         for server in found:
             server.start()
 
-    def _server(self, name: str, section: RewardSection | JudgeConfig, index: int) -> ManagedServer:
-        is_judge = isinstance(section, JudgeConfig)
-        label = f"{name if is_judge else self._config.rewards.path_of(name)}-{index}"
+    def _server(self, name: str, section: Placed, index: int) -> ManagedServer:
+        is_reward = name in self._managed_rewards()
+        label = f"{self._config.rewards.path_of(name) if is_reward else name}-{index}"
         first = section.server.port
         where = Place(
             label=label,
@@ -130,15 +143,27 @@ class RunServers:
             gpus=self._placements.servers.get(label, ()),
             port=first + index if first else 0,
         )
+        return ManagedServer(self._spec(where, name, section), on_change=self._write_once_entered)
+
+    def _spec(self, where: Place, name: str, section: Placed) -> ServerSpec:
+        if isinstance(section, SamplerConfig):
+            serving = sampler_serving(self._config, section, self._encoder_files)
+            return vllm_spec(where, serving, section)
         if isinstance(section, JudgeConfig):
-            spec = judge_spec(where, name.removeprefix("judges."), section)
-        else:
-            bounds = {**_OWN_CLIENT, "seconds": section.timeout}.items()
-            arguments = [part for key, value in bounds for part in (f"--max-{key}", str(value))]
-            spec = reward_spec(
-                where, lambda: self._settings(name), section.server, section.startup, arguments
-            )
-        return ManagedServer(spec, on_change=self._write_once_entered)
+            return judge_spec(where, name.removeprefix("judges."), section)
+        assert isinstance(section, RewardSection)
+        bounds = {**_OWN_CLIENT, "seconds": section.timeout}.items()
+        arguments = [part for key, value in bounds for part in (f"--max-{key}", str(value))]
+        return reward_spec(
+            where, lambda: self._settings(name), section.server, section.startup, arguments
+        )
+
+    @cached_property
+    def _encoder_files(self) -> Path:
+        """The untrained text encoder, as vLLM reads it; laid out once for all replicas."""
+        from atelier.policies.qwen.loading import locate  # diffusers: seconds to import
+
+        return encoder_files(locate(self._config.policy), self._run.sampler / "model")
 
     def _settings(self, name: str) -> ServiceSettings:
         """What one reward's service needs to know: the reward, and the judge that it asks."""
@@ -163,6 +188,8 @@ class RunServers:
             server.begin_stop()
         for server in self._all():
             server.stop()
+        if SAMPLER in self._servers:
+            shutil.rmtree(self._run.sampler, ignore_errors=True)
 
     def _all(self) -> Iterator[ManagedServer]:
         for found in self._servers.values():

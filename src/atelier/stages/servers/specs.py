@@ -10,7 +10,7 @@ from pathlib import Path
 
 from atelier.config.judge import JudgeConfig
 from atelier.config.paths import repository_root
-from atelier.config.servers import ServerConfig
+from atelier.config.servers import Placed, ServerConfig
 from atelier.processes.gpus import VISIBLE
 from atelier.rewards.service.protocol import MANAGED_TOKEN_VARIABLE, TOKEN_VARIABLE
 from atelier.rewards.service.settings import ServiceSettings, write_settings
@@ -18,6 +18,7 @@ from atelier.stages.servers import vllm
 from atelier.stages.servers.interpreter import interpreter
 from atelier.stages.servers.kinds import RewardServiceKind
 from atelier.stages.servers.managed import ServerSpec
+from atelier.stages.servers.served_models import judge_serving
 
 # Where a server listens for others that could be anywhere: a port nobody has now.
 LOOPBACK = "127.0.0.1"
@@ -76,29 +77,37 @@ def reward_spec(
     return _spec(place, RewardServiceKind, command, startup, {**own, **judges, **server.variables})
 
 
-def judge_spec(place: Place, name: str, judge: JudgeConfig) -> ServerSpec:
-    """A judge served by vLLM, or by a command of the user's that speaks OpenAI's protocol.
+def vllm_spec(place: Place, serving: vllm.Serving, section: Placed) -> ServerSpec:
+    """A model served by vLLM, or by a command of the user's that answers alike.
+
+    Args:
+        section: the configuration of what it serves.
 
     Raises:
-        ConfigError: its environment cannot be had, or holds no vLLM.
+        ConfigError: its environment cannot be had, or holds no vLLM that serves this.
     """
     on_gpu = bool(place.gpus)
     port_file = place.base.with_suffix(".port")
-    server = judge.server
+    server = section.server
     python = Path()
     if server.command is None:
         python = interpreter(server.environment or "vllm", on_gpu, place.label)
-        vllm.installed_version(python)
+        vllm.installed_version(python, serving.oldest)
 
     def command(port: int) -> list[str]:
         if server.command is not None:
             return _own(server.command, port, port_file, None)
         port = _announced(port, port_file)
-        return vllm.command(judge, python, port, on_gpu)
+        return vllm.command(serving, python, port, on_gpu)
 
     token = place.token or ""
-    own = {**vllm.variables(judge, token, on_gpu), **server.variables}
-    return _spec(place, lambda: vllm.VllmKind(judge, name), command, judge.startup, own)
+    own = {**vllm.variables(serving, token, on_gpu), **server.variables}
+    return _spec(place, lambda: vllm.VllmKind(serving), command, section.startup, own)
+
+
+def judge_spec(place: Place, name: str, judge: JudgeConfig) -> ServerSpec:
+    """A judge served by vLLM; see vllm_spec."""
+    return vllm_spec(place, judge_serving(judge, name), judge)
 
 
 def _spec(

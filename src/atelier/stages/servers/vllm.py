@@ -1,15 +1,15 @@
-"""vLLM as a managed server: its command line, and when it is ready to judge.
+"""vLLM as a managed server: its command line, and when it is ready.
 
-It shows its port, lists its model and answers health checks long before it can answer a question:
-the first one compiles for many seconds. So it is ready when one about an image was answered.
+It shows its port, lists its model and answers health checks long before it can compute: the first
+request compiles for many seconds. So it is ready when a golden one was answered.
 """
 
 from __future__ import annotations
 
-import json
 import re
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -17,11 +17,9 @@ from typing import Any
 import httpx
 from packaging.version import Version
 
-from atelier.config.judge import JudgeConfig
 from atelier.config.paths import from_root
+from atelier.config.servers import VllmConfig
 from atelier.errors import ConfigError
-from atelier.judge.pictures import data_uri
-from atelier.rewards.scorers.judged import red_circle
 
 # Before it, limits of images were written otherwise, and every request was logged.
 OLDEST = Version("0.10")
@@ -29,18 +27,57 @@ GOLDEN_SECONDS = 300.0
 _SAID = 300  # characters of a refusal
 
 
-class VllmKind:
-    """One life of a vLLM server, or another one that speaks OpenAI's chat completions.
+@dataclass(frozen=True)
+class Golden:
+    """A request that proves that a server computes, and what it is called."""
 
-    Args:
-        judge: what it serves.
-        name: the judge's, for the record.
+    path: str
+    body: Mapping[str, Any]
+    what: str
+
+
+@dataclass(frozen=True)
+class Serving:
+    """What one vLLM server serves.
+
+    Attributes:
+        key: where it is configured, such as `judges.scene`.
+        identity: its name among what the server computes.
+        name: what requests call the model.
+        model: directory or hub id.
+        title: the model, for people.
+        arguments: of its command line, besides those of every server.
+        gpu_arguments: the same, where it computes on GPUs.
+        variables: of its environment, likewise.
+        oldest: version of vLLM that serves it.
     """
 
-    def __init__(self, judge: JudgeConfig, name: str) -> None:
-        self._judge = judge
-        self._name = name
-        self._golden: _Golden | None = None
+    key: str
+    identity: str
+    name: str
+    model: str
+    title: str
+    dtype: str
+    vllm: VllmConfig
+    golden: Golden
+    arguments: Sequence[str] = ()
+    gpu_arguments: Sequence[str] = ()
+    variables: Mapping[str, str] = field(default_factory=dict)
+    oldest: Version = OLDEST
+
+    @property
+    def source(self) -> str:
+        """The model as vLLM is given it."""
+        folder = from_root(self.model)
+        return str(folder) if folder.is_dir() else self.model
+
+
+class VllmKind:
+    """One life of a vLLM server, or of another one that answers alike."""
+
+    def __init__(self, serving: Serving) -> None:
+        self._serving = serving
+        self._proof: _Proof | None = None
 
     def not_ready(self, client: httpx.Client, url: str) -> str | None:
         health = client.get(f"{url}/health")
@@ -50,10 +87,10 @@ class VllmKind:
         if models.status_code != 200:
             return f"/v1/models says {models.status_code}"
         served = [one.get("id") for one in models.json().get("data", [])]
-        if self._judge.name_at_endpoint not in served:
+        if self._serving.name not in served:
             raise ConfigError(
-                f"judges.{self._name}: {url} serves {', '.join(map(str, served)) or 'nothing'} "
-                f"and not {self._judge.name_at_endpoint}"
+                f"{self._serving.key}: {url} serves {', '.join(map(str, served)) or 'nothing'} "
+                f"and not {self._serving.name}"
             )
         return self._not_proven(url, dict(client.headers))
 
@@ -62,31 +99,31 @@ class VllmKind:
         said = answer.json() if answer.status_code == 200 else {}
         identity = {
             "version": f"vllm-{said.get('version', 'unknown')}",
-            "model": self._judge.model,
-            "weights": weights_digest(from_root(self._judge.model)),
+            "model": self._serving.title,
+            "weights": weights_digest(from_root(self._serving.model)),
         }
-        return {self._name: identity}
+        return {self._serving.identity: identity}
 
     def drain(self, client: httpx.Client, url: str, seconds: float) -> None:
         """Nothing to say: on SIGTERM it ends what it has begun."""
 
     def _not_proven(self, url: str, headers: Mapping[str, str]) -> str | None:
-        if self._golden is None:
-            self._golden = _Golden(url, headers, self._judge)
-        if self._golden.running:
-            return "its first answer about an image is under way"
-        problem = self._golden.problem
+        if self._proof is None:
+            self._proof = _Proof(url, headers, self._serving.golden)
+        if self._proof.running:
+            return f"{self._serving.golden.what} is under way"
+        problem = self._proof.problem
         if problem is not None:
-            self._golden = None  # ask again
+            self._proof = None  # ask again
         return problem
 
 
-class _Golden:
-    """One question about an image, asked in a thread: it may take longer than a health check."""
+class _Proof:
+    """One golden request, in a thread: it may take longer than a health check."""
 
-    def __init__(self, url: str, headers: Mapping[str, str], judge: JudgeConfig) -> None:
+    def __init__(self, url: str, headers: Mapping[str, str], golden: Golden) -> None:
         self.problem: str | None = None
-        self._url, self._headers, self._judge = url, headers, judge
+        self._url, self._headers, self._golden = url, headers, golden
         self._thread = threading.Thread(target=self._ask, name="golden", daemon=True)
         self._thread.start()
 
@@ -95,85 +132,72 @@ class _Golden:
         return self._thread.is_alive()
 
     def _ask(self) -> None:
-        image = {"type": "image_url", "image_url": {"url": data_uri(red_circle())}}
-        text = {"type": "text", "text": "Is there a red circle? Answer yes or no."}
-        body = {
-            "model": self._judge.name_at_endpoint,
-            "messages": [{"role": "user", "content": [image, text]}],
-            "max_tokens": 1,
-            "logprobs": True,
-            "top_logprobs": self._judge.top_logprobs,
-        }
         try:
             answer = httpx.post(
-                f"{self._url}/v1/chat/completions",
-                json=body,
+                f"{self._url}{self._golden.path}",
+                json=self._golden.body,
                 headers={k: v for k, v in self._headers.items() if k == "authorization"},
                 timeout=GOLDEN_SECONDS,
                 trust_env=False,
             )
         except httpx.HTTPError as error:
-            self.problem = f"no answer about an image: {type(error).__name__}"
+            self.problem = f"{self._golden.what} was not answered: {type(error).__name__}"
             return
         if answer.status_code != 200:
             said = answer.text[:_SAID]
-            self.problem = f"asked about an image it says {answer.status_code}: {said}"
+            self.problem = f"{self._golden.what} was answered {answer.status_code}: {said}"
 
 
-def command(judge: JudgeConfig, python: Path, port: int, on_gpu: bool) -> list[str]:
+def command(serving: Serving, python: Path, port: int, on_gpu: bool) -> list[str]:
     """How vLLM is started, on loopback.
 
     `vllm serve`, or the module, which later versions deprecate: the CPU build's wheel has no
     `vllm` program that works.
     """
-    own = judge.vllm
-    words = [str(python), "-m", "vllm.entrypoints.openai.api_server", "--model", _model(judge)]
+    own = serving.vllm
+    words = [str(python), "-m", "vllm.entrypoints.openai.api_server", "--model", serving.source]
     if _distribution(python) == "vllm":
-        words = [str(python.with_name("vllm")), "serve", _model(judge)]
-    words += ["--served-model-name", judge.name_at_endpoint]
-    words += ["--host", "127.0.0.1", "--port", str(port), "--dtype", judge.dtype]
-    words += ["--limit-mm-per-prompt", json.dumps({"image": own.max_images, "video": 0})]
+        words = [str(python.with_name("vllm")), "serve", serving.source]
+    words += ["--served-model-name", serving.name]
+    words += ["--host", "127.0.0.1", "--port", str(port), "--dtype", serving.dtype]
     words += ["--uvicorn-log-level", "warning"]
     if own.max_model_len is not None:
         words += ["--max-model-len", str(own.max_model_len)]
+    words += serving.arguments
     if on_gpu:
         words += ["--gpu-memory-utilization", f"{own.gpu_memory_share:g}"]
-        words += ["--tensor-parallel-size", str(own.tensor_parallel)]
-        words += ["--data-parallel-size", str(own.data_parallel)]
+        words += ["--tensor-parallel-size", str(own.tensor_parallel), *serving.gpu_arguments]
     else:
         words.append("--enforce-eager")  # compiling takes longer there than it saves
-    if own.sleep and on_gpu:
-        words.append("--enable-sleep-mode")
     return [*words, *own.arguments]
 
 
-def variables(judge: JudgeConfig, token: str, on_gpu: bool) -> dict[str, str]:
+def variables(serving: Serving, token: str, on_gpu: bool) -> dict[str, str]:
     """What its environment holds besides this process's."""
     found = {"VLLM_API_KEY": token, "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
-    if judge.vllm.sleep:
-        found["VLLM_SERVER_DEV_MODE"] = "1"  # without it there is no way to ask for it
+    found |= serving.variables
     if not on_gpu:
         found["VLLM_CPU_KVCACHE_SPACE"] = "1"  # GiB
-    if from_root(judge.model).is_dir():
+    if from_root(serving.model).is_dir():
         found["HF_HUB_OFFLINE"] = "1"
     return found
 
 
-def installed_version(python: Path) -> Version:
+def installed_version(python: Path, oldest: Version = OLDEST) -> Version:
     """The vLLM of an environment, by its metadata: starting it to ask takes half a minute.
 
     Raises:
-        ConfigError: there is none, or it is older than `OLDEST`.
+        ConfigError: there is none, or it is older than `oldest`.
     """
     found = [version for _, version in _distributions(python)]
     if not found:
         raise ConfigError(
             f"{python.parent.parent}: holds no vllm; `atelier environments create vllm` makes an "
-            "environment that does, or name yours in judges.NAME.server.environment"
+            "environment that does, or name yours in server.environment"
         )
     version = Version(found[0])
-    if version < OLDEST:
-        raise ConfigError(f"{python.parent.parent}: vllm {version} is older than {OLDEST}")
+    if version < oldest:
+        raise ConfigError(f"{python.parent.parent}: vllm {version} is older than {oldest}")
     return version
 
 
@@ -197,8 +221,3 @@ def weights_digest(folder: Path) -> str | None:
             while block := file.read(1 << 20):
                 digest.update(block)
     return digest.hexdigest() if files else None
-
-
-def _model(judge: JudgeConfig) -> str:
-    folder = from_root(judge.model)
-    return str(folder) if folder.is_dir() else judge.model
