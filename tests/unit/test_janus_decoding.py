@@ -67,7 +67,7 @@ def situations(
 ) -> dict[str, tuple[list[Context], list[list[Picture]]]]:
     """Contexts with images of both kinds, and more than one of them."""
     codes, features = random_codes(sizes, 6), random_features(sizes, 6)
-    answers = [(talk._tokenizer("No because red")["input_ids"]), [8], [7, 9, 10]]
+    answers = [(talk.tokenizer("No because red")["input_ids"]), [8], [7, 9, 10]]
     redrawing = [talk.redrawing(*pair) for pair in zip(PROMPTS, answers, strict=True)]
     # The second image follows, and is looked at.
     third = [talk.judging(*pair) for pair in zip(PROMPTS, answers, strict=True)]
