@@ -1,11 +1,12 @@
 """What the untrained model gives when the best of n images is kept: the baseline RL has to beat.
 
     python benchmarks/best_of_n.py --recipe tiny/flow-grpo-fast --images 16
+    python benchmarks/best_of_n.py --recipe tiny-qwen/mmmg-lora --by judge_mmmg --report gold_mmmg
 
-For each held-out prompt, draws --images images with the evaluation's sampler, scores them, and
-prints the expected best of n for n = 1, 2, 4, ... exactly (over all subsets): chosen by the reward
-and reported in the reward, and chosen by the reward and reported in gold. Choosing costs n images
-and a scorer at every use; a trained model costs one image and no scorer.
+For each held-out prompt, draws --images images with the evaluation's sampler, scores them by the
+recipe's suite, and prints the expected best of n for n = 1, 2, 4, ... exactly (over all subsets):
+chosen by a score and reported in it, and in others. Choosing costs n images and a scorer at every
+use; a trained model costs one image and no scorer.
 """
 
 from __future__ import annotations
@@ -13,18 +14,38 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
 from atelier.config.resolve import resolve
-from atelier.data.keys import key
+from atelier.config.schema import RunConfig
 from atelier.data.prepare import prepare
-from atelier.data.prompts import read_prompts
+from atelier.data.prompts import Prompt, read_prompts
 from atelier.evaluation.evaluate import evaluate
+from atelier.evaluation.judging import suite_judge
+from atelier.evaluation.requests import image_requests
 from atelier.evaluation.statistics import best_of_n
-from atelier.policies.sd3.policy import SD3Policy
+from atelier.policies.registry import load_policy
+from atelier.rewards.registry import reachable_judges
+
+
+def rows_of_draws(
+    config: RunConfig, prompts: list[Prompt], draws: int, device: str
+) -> Iterator[list[dict[str, Any]]]:
+    """The scored rows of every draw, an image a prompt, each from noise of its own."""
+    policy = load_policy(config, device, prompts=[one.text for one in prompts])
+    requests = image_requests(prompts, config.evaluation)
+    asked = [one for one in (config.evaluation.judge,) if one is not None]
+    with suite_judge(config, reachable_judges(config.judges, {}, asked)) as judge:
+        for draw in range(draws):
+            keys = [one.key(config.evaluation.seed + draw) for one in requests]
+            images = policy.generate(policy.module, [one.prompt for one in requests], keys)
+            yield [dict(one) for one in evaluate(images, prompts, config.evaluation, judge).rows]
+            sys.stderr.write(f"drew {draw + 1} of {draws}\n")
 
 
 def main() -> None:
@@ -32,28 +53,23 @@ def main() -> None:
     parser.add_argument("--recipe", default="tiny/flow-grpo-fast")
     parser.add_argument("--set", action="append", default=[], dest="overrides")
     parser.add_argument("--images", type=int, default=16)
+    parser.add_argument("--by", default="similarity", help="score that the best is chosen by")
+    parser.add_argument("--report", nargs="*", default=["gold"], help="scores of the chosen")
+    parser.add_argument("--device", default="cpu")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     config = resolve(arguments.recipe, arguments.overrides)
     with tempfile.TemporaryDirectory() as folder:
         prepare(config.data, Path(folder))
         prompts = read_prompts(Path(folder) / "heldout.parquet")[: config.evaluation.prompts]
-    policy = SD3Policy.load(config, "cpu")
-    scores: dict[str, list[list[float]]] = {"similarity": [], "gold": []}
-    for draw in range(arguments.images):
-        keys = [key("best-of-n", draw, prompt.prompt_id) for prompt in prompts]
-        images = policy.generate(policy.module, prompts, keys)
-        rows = evaluate(images, prompts, config.evaluation).rows
-        for name, values in scores.items():
-            values.append([row[name] for row in rows])
-        sys.stderr.write(f"drew {draw + 1} of {arguments.images}\n")
-    table = {name: np.array(values).T for name, values in scores.items()}
-    sys.stdout.write("n   similarity   gold of the chosen\n")
+        drawn = list(rows_of_draws(config, prompts, arguments.images, arguments.device))
+    names = [arguments.by, *arguments.report]
+    table = {name: np.array([[row[name] for row in rows] for rows in drawn]).T for name in names}
+    sys.stdout.write("   ".join(["n  ", *names]) + "\n")
     n = 1
     while n <= arguments.images:
-        similarity = best_of_n(table["similarity"], n)
-        gold = best_of_n(table["gold"], n, by=table["similarity"])
-        sys.stdout.write(f"{n:<3} {similarity:.3f}        {gold:.3f}\n")
+        best = [best_of_n(table[name], n, by=table[arguments.by]) for name in names]
+        sys.stdout.write(f"{n:<6}" + "   ".join(f"{value:.3f}" for value in best) + "\n")
         n *= 2
 
 

@@ -4,6 +4,7 @@
     python benchmarks/methods.py BOARD --base baseline.json      # adds the untrained model to it
     python benchmarks/methods.py BOARD --base NAME=baseline.json # ... as it samples for NAME
     python benchmarks/methods.py BOARD                           # prints the table, draws it
+    python benchmarks/methods.py BOARD --step 20                 # the table as it was at a step
 
 A board is what one model is measured by: `sd3` words, `pairs` and `edits` the embedded Janus. Its
 file methods-BOARD.csv has a row for every point: method, seed, step, the scores (with the ends of
@@ -120,14 +121,14 @@ def merge(board: Board, rows: Sequence[dict[str, object]]) -> None:
 
 
 def summary(table: pd.DataFrame, board: Board) -> str:
-    """A Markdown table of the last point, best method first: mean of the seeds, and their range."""
+    """A Markdown table of the last points, best method first: mean of the seeds and their range."""
     last = table.groupby(["method", "seed"]).tail(1).groupby("method")
-    head = ["method", *board.scores.values(), "images/s"]
+    head = ["method", "steps", *board.scores.values(), "images/s"]
     head += [f"seconds to {board.target}"] if board.target else []
     lines = [_line(head), "|---" * len(head) + "|"]
     for name in last[board.first].mean().sort_values(ascending=False).index:
         runs = last.get_group(name)
-        cells = [name, *(_cell(runs, score) for score in board.scores)]
+        cells = [name, _steps(runs), *(_cell(runs, score) for score in board.scores)]
         untrained = name.startswith(UNTRAINED)
         cells.append("" if untrained else f"{runs['images_per_second'].mean():.0f}")
         if board.target:
@@ -138,6 +139,11 @@ def summary(table: pd.DataFrame, board: Board) -> str:
 
 def _line(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
+
+
+def _steps(runs: pd.DataFrame) -> str:
+    fewest, most = runs["step"].min(), runs["step"].max()
+    return f"{most}" if fewest == most else f"{fewest} to {most}"
 
 
 def _reached(seconds: pd.Series) -> str:
@@ -198,6 +204,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("board", choices=sorted(BOARDS))
     parser.add_argument("--merge", type=Path, nargs="+", default=[], metavar="CURVES")
     parser.add_argument("--base", nargs="+", default=[], metavar="BASELINE")
+    parser.add_argument("--step", type=int, help="leave out what came after it")
     arguments = parser.parse_args(words)
     board = BOARDS[arguments.board]
     rows = [row for path in arguments.merge for row in points(path)]
@@ -208,7 +215,8 @@ def main(words: Sequence[str] | None = None) -> None:
     if rows:
         merge(board, rows)
     table = pd.read_csv(board.curves)
-    sys.stdout.write(summary(table, board) + "\n")
+    told = table if arguments.step is None else table[table.step <= arguments.step]
+    sys.stdout.write(summary(told, board) + "\n")
     draw(table, board)
 
 

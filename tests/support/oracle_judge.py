@@ -1,6 +1,7 @@
 """A judge that sees what golden samples show: red ink, and one drawn word."""
 
 import json
+import math
 
 import numpy as np
 
@@ -79,7 +80,7 @@ class SilentJudge:
 class ScriptedJudge:
     """A judge that says what a function of the question does, and may be measured several times.
 
-    The function returns one text or several; None is an empty answer.
+    The function returns one answer or several: a text, or P(yes) as a number; None is an empty one.
     """
 
     config = CONFIG
@@ -96,9 +97,16 @@ class ScriptedJudge:
 
     def _answer(self, question):
         said = self.says(question)
-        replies = [Reply(one or "") for one in ([said] if isinstance(said, str | None) else said)]
+        replies = [_reply(one) for one in (said if isinstance(said, list) else [said])]
         outcomes = [unfinished(one) or question.form.read(one) for one in replies]
         return answer_of(question.form, outcomes, self.share)
+
+
+def _reply(said):
+    if not isinstance(said, float):
+        return Reply(said or "")
+    likely = (("yes", math.log(said)), ("no", math.log(1 - said)))
+    return Reply("yes" if said > 0.5 else "no", first_token=likely)
 
 
 def _is_red(image):

@@ -106,6 +106,17 @@ def test_settings_that_exclude_each_other(overrides, key, reason):
         configured(*overrides)
 
 
+def test_a_judge_that_writes_nothing_can_be_asked_about_one_part_at_a_time():
+    asked = "asking: one_by_one"
+    found = configured(
+        JUDGE,
+        f"rewards.mmmg={{judge: scene, {asked}}}",
+        f"evaluation.mmmg={{judge: scene, {asked}}}",
+    )
+    assert found.rewards.mmmg.yes_or_no
+    assert found.evaluation.mmmg.yes_or_no
+
+
 EDIT = ("data.scene_task=edit", *PAIRS[:1], *PAIRS[2:], *OTHER, "evaluation.suite=editing")
 PAIRED_FILE = ("data.source=paircomp", "data.path=pairs.json")
 PLAIN = (*OTHER, "data.source=plain", "data.path=many.txt", "rewards.ocr=null")

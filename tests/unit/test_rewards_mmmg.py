@@ -40,6 +40,16 @@ YES = {"Sun", "Moon", "Requires(Moon, Sun)", "Causes(Change(Cell wall), Sun)"}
 REPLY = "\n".join(f"- {key}: {'yes' if key in YES else 'no, it is not there'}" for key in KEYS)
 
 
+PAIR_ROW = graph_prompt(
+    SceneGraph(
+        "preschool",
+        "order",
+        (SceneObject("circle", "red", (1, 0)), SceneObject("square", "blue", (1, 2))),
+        (Link("TemporalOrder", 0, 1),),
+    )
+)
+
+
 def made(judge, **settings):
     section = {"judge": "j", "regions": {"read_text": False}, **settings}
     return JUDGED["mmmg"](RewardsConfig.model_validate({"mmmg": section}).mmmg, judge)
@@ -107,6 +117,64 @@ def test_a_few_keys_may_lack_and_count_neither_way():
     # Two nodes and one of two edges are shown of what was judged: 2 x 3 / (4 + 3).
     assert scores.values == [pytest.approx(6 / 7)]
     assert scores.details[0]["unjudged"] == ["Cell wall", "Causes(Change(Cell wall), Sun)"]
+
+
+# One part after the other ------------------------------------------------------------------------
+
+
+def part(question):
+    """P(yes) of the judge of golden value 7, asked about one part."""
+    about = {
+        "Sun": ": Sun?",
+        "Moon": ": Moon?",
+        "Requires(Moon, Sun)": "that moon needs or uses sun can be seen",
+        "Causes(Change(Cell wall), Sun)": "that cell wall brings sun about can be seen",
+    }
+    return 0.9 if any(text in question.prompt for text in about.values()) else 0.2
+
+
+def test_parts_are_asked_about_one_by_one():
+    judge = ScriptedJudge(part)
+    scores = scored(made(judge, asking="one_by_one"))
+    assert scores.values == [pytest.approx(2 / 3)], "as by one reply"
+    assert {*scores.details[0]["shown"]} == YES
+    assert len(judge.asked) == len(KEYS)
+    assert all(one.prompt.endswith("Answer yes or no.") for one in judge.asked)
+    assert "Is it so in this image: sun illustrates or explains what moon is?" in " ".join(
+        one.prompt for one in judge.asked
+    )
+
+
+def test_a_scene_graphs_own_questions_are_asked():
+    judge = ScriptedJudge(lambda question: 0.1 if "left of" in question.prompt else 0.8)
+    scores = scored(made(judge, asking="one_by_one"), metadata=[PAIR_ROW.metadata])
+    assert [one.prompt for one in judge.asked] == [
+        "Is there a red circle? Answer yes or no.",
+        "Is there a blue square? Answer yes or no.",
+        "Is the red circle left of the blue square? Answer yes or no.",
+    ]
+    # Two nodes and one edge; two nodes are shown.
+    assert scores.values == [pytest.approx(4 / 5)]
+
+
+@pytest.mark.parametrize(("share", "value"), [(0.9, None), (0.6, 1.0)])
+def test_a_part_without_an_answer_counts_neither_way(share, value):
+    answers = iter([0.9, 0.8, None])
+    judge = ScriptedJudge(lambda question: next(answers))
+    scorer = made(judge, asking="one_by_one", min_judged_share=share)
+    (found,) = scored(scorer, metadata=[PAIR_ROW.metadata]).values
+    assert isinstance(found, Missing) if value is None else found == value
+
+
+def test_pictures_keep_their_own_answers():
+    answers = iter([0.9, 0.9, 0.9, *[0.9, 0.1, 0.1]])
+    judge = ScriptedJudge(lambda question: next(answers))
+    other = {"knowledge_graph": {"elements": []}}
+    metadata = [PAIR_ROW.metadata, other, PAIR_ROW.metadata]
+    scores = scored(made(judge, asking="one_by_one"), [Image.new("RGB", (64, 64))] * 3, metadata)
+    assert scores.values[0] == 1
+    assert isinstance(scores.values[1], Missing)
+    assert scores.values[2] == pytest.approx(2 / 4), "one node of two nodes and an edge"
 
 
 def test_several_measurements_are_averaged():

@@ -23,5 +23,9 @@ def judge_conflicts(
             yield (
                 f"{path}.judge",
                 f"{section.judge} is in_process and answers yes or no only; this reward needs "
-                f"words: set judges.{section.judge}.placement to managed or remote",
+                f"words: set judges.{section.judge}.placement to managed or remote{_or(path)}",
             )
+
+
+def _or(path: str) -> str:
+    return f", or {path}.asking to one_by_one" if path == "rewards.mmmg" else ""

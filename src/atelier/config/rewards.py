@@ -7,7 +7,7 @@ the trainer, in a service that the run starts and watches, or in one that others
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue
 
@@ -58,9 +58,12 @@ class RewardSection(Placed):
 class JudgedSection(RewardSection):
     """A reward that a judge is asked for."""
 
-    yes_or_no: ClassVar[bool] = False  # whether a judge that only answers so is enough
-
     judge: str = Field(min_length=1, description="Which of `judges` is asked.")
+
+    @property
+    def yes_or_no(self) -> bool:
+        """Whether a judge that only answers yes or no is enough."""
+        return False
 
     def questions_an_image(self, group_size: int) -> float:
         """How often the judge is asked for an image's score, at one measurement."""
@@ -87,8 +90,6 @@ class CustomRewardConfig(RewardSection):
 class YesNoConfig(JudgedSection):
     """P(yes) of a judge to one question or several (spec janus 6)."""
 
-    yes_or_no: ClassVar[bool] = True
-
     questions: dict[str, str] = Field(
         default={"shows": SHOWS},
         min_length=1,
@@ -97,6 +98,10 @@ class YesNoConfig(JudgedSection):
     show_source: bool = Field(
         False, description="The edited (source) image is shown first, as image 1."
     )
+
+    @property
+    def yes_or_no(self) -> bool:
+        return True
 
     def questions_an_image(self, group_size: int) -> float:
         return len(self.questions)
@@ -209,8 +214,6 @@ class EditYesNoConfig(JudgedSection, EditQuestions):
     """P(yes) of a judge to whether an edit follows its instruction, and keeps the rest (spec janus
     5, 6)."""
 
-    yes_or_no: ClassVar[bool] = True
-
     following_weight: Factor = Field(1.0, description="Weight of following.")
     preserving_weight: Factor = Field(0.25, description="Weight of preserving.")
     gate: Gate = Field(
@@ -223,6 +226,10 @@ class EditYesNoConfig(JudgedSection, EditQuestions):
         yield from super().conflicts()
         if not self.following_weight + self.preserving_weight:
             yield "following_weight", "both weights are 0, so every score would be 0"
+
+    @property
+    def yes_or_no(self) -> bool:
+        return True
 
     def questions_an_image(self, group_size: int) -> float:
         return 2 if self.about == "instruction" else 4  # about as many
@@ -246,13 +253,16 @@ class SceneEditConfig(RewardSection):
             yield "following_weight", "both weights are 0, so every score would be 0"
 
 
-class MmmgConfig(JudgedSection, MmmgMeasure):
+class MmmgConfig(MmmgMeasure, JudgedSection):
     """How much of its knowledge graph a judge sees in an image, times how readable the image is
     (spec qwen 2)."""
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
         yield from super().conflicts()
         yield from self.region_conflicts()
+
+    def questions_an_image(self, group_size: int) -> float:
+        return 1 if self.asking == "at_once" else 10  # about as many
 
 
 class SceneGraphConfig(RewardSection):

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 Problems = Iterator[tuple[str, str]]
 LICENSED = "complex_edit"  # the source whose licence is to be accepted
-_IN_WORDS = ("mmmg", "complex_edit")  # suites whose judge has to say more than yes or no
 
 
 def judge_is_reward(config: RunConfig) -> bool:
@@ -68,11 +67,12 @@ def suite_conflicts(evaluation: EvaluationConfig, judges: Mapping[str, JudgeConf
         if name is not None and name not in judges:
             known = ", ".join(judges) or "none"
             yield key, f"{name!r} is not one of judges (declared: {known})"
-        elif name is not None and suite in _IN_WORDS and judges[name].placement == "in_process":
+        elif name is not None and _needs_words(evaluation, suite) and _writes_nothing(judges[name]):
             yield (
                 key,
                 f"{name} is in_process and answers yes or no only; this suite needs words: set "
-                f"judges.{name}.placement to managed or remote",
+                f"judges.{name}.placement to managed or remote"
+                f"{_or_one_by_one(suite)}",
             )
     asked = judges.get(evaluation.judge or "")
     if asked is not None and asked.vllm.sleep:
@@ -81,6 +81,19 @@ def suite_conflicts(evaluation: EvaluationConfig, judges: Mapping[str, JudgeConf
             f"{evaluation.judge} sleeps while weights are updated (vllm.sleep), when images may "
             "have to be scored; use another",
         )
+
+
+def _needs_words(evaluation: EvaluationConfig, suite: str) -> bool:
+    """Whether the suite's judge has to say more than yes or no."""
+    return suite == "complex_edit" or (suite == "mmmg" and not evaluation.mmmg.yes_or_no)
+
+
+def _or_one_by_one(suite: str) -> str:
+    return ", or evaluation.mmmg.asking to one_by_one" if suite == "mmmg" else ""
+
+
+def _writes_nothing(judge: JudgeConfig) -> bool:
+    return judge.placement == "in_process"
 
 
 def suite_rejections(config: RunConfig) -> Problems:

@@ -1,9 +1,10 @@
 """Scene graphs as rows of a prompt table.
 
-Metadata has what MMMG's rows have, "tier", "discipline", "knowledge_graph" and "annotation", and
-"scene_graph".
+Metadata has what MMMG's rows have, "tier", "discipline", "knowledge_graph" and "annotation";
+"scene_graph"; and "questions", what a judge is asked of each element and dependency.
 """
 
+from atelier.data.graph_questions import graph_questions
 from atelier.data.prompts import Prompt
 from atelier.data.scene_graphs import SceneGraph, annotation, from_dict, prompt, to_dict
 
@@ -16,6 +17,7 @@ def graph_prompt(graph: SceneGraph) -> Prompt:
         "discipline": graph.discipline,
         "knowledge_graph": graph.knowledge.to_json(),
         "annotation": annotation(graph),
+        "questions": graph_questions(graph),
     }
     return Prompt(0, 0, prompt(graph), metadata)
 

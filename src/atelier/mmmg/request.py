@@ -1,10 +1,24 @@
-"""What a judge is asked about a picture (Atelier's words; spec qwen 2.2)."""
+"""What a judge is asked about a picture: all at once, or part by part (Atelier's words; spec qwen
+2.2)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 from atelier.mmmg.graphs import KnowledgeGraph
+from atelier.mmmg.predicates import parse
+
+# What a picture must show of a dependency between a and b.
+_SHOWN = {
+    "Defines": "{a} illustrates or explains what {b} is",
+    "Contains": "{b} is visibly a part of {a}, or inside it",
+    "Requires": "that {a} needs or uses {b} can be seen",
+    "Entails": "that {a} leads to {b} or involves it can be seen",
+    "Causes": "that {a} brings {b} about can be seen, for example by an arrow from {a} to {b}",
+    "TemporalOrder": "that {a} comes before {b} can be seen, by order, flow or numbering",
+}
+_BY_NAME = {name.lower(): text for name, text in _SHOWN.items()}
+_ANSWER = "Answer yes or no."
 
 _TEXT = """\
 You see a picture that is meant to teach something. First describe it, then check it against a list.
@@ -20,12 +34,7 @@ and legibly. Everything else is no: what you could only infer, what you know fro
 cut off, garbled, misspelt or wrong. When in doubt, no.
 
 What a picture must show of a dependency:
-- Defines(a, b): a illustrates or explains what b is.
-- Contains(a, b): b is visibly a part of a, or inside it.
-- Requires(a, b): that a needs or uses b can be seen.
-- Entails(a, b): that a leads to b or involves it can be seen.
-- Causes(a, b): that a brings b about can be seen, for example by an arrow from a to b.
-- TemporalOrder(a, b): that a comes before b can be seen, by order, flow or numbering.
+{shown}
 Change(x) is a change of x: it must be seen that x changes.
 
 Elements:
@@ -50,11 +59,27 @@ def request_text(known: KnowledgeGraph, annotation: str = "") -> str:
     Args:
         annotation: explains the dependencies; may be empty.
     """
+    shown = (f"- {name}(a, b): {text.format(a='a', b='b')}." for name, text in _SHOWN.items())
     return _TEXT.format(
+        shown="\n".join(shown),
         elements=_listed(known.elements),
         dependencies=_listed(known.dependencies),
         annotation=annotation.strip() or "(nothing more is said)",
     )
+
+
+def part_question(key: str) -> str:
+    """A yes-or-no question about one element or dependency."""
+    predicate = parse(key)
+    text = None if predicate is None else _BY_NAME.get(predicate.relation)
+    if predicate is None or text is None:
+        return f"Does this image show, clearly and explicitly: {_line(key)}? {_ANSWER}"
+    said = text.format(a=_line(predicate.source), b=_line(predicate.target))
+    return f"Is it so in this image: {said}? {_ANSWER}"
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())
 
 
 def _listed(keys: Iterable[str]) -> str:

@@ -28,15 +28,22 @@ Seen = dict[str, Any]
 
 @dataclass(frozen=True)
 class Sample:
-    """What a picture should show; `name` is for messages."""
+    """What a picture should show.
+
+    Attributes:
+        questions: about an element or dependency, by its key, where the data has one.
+        name: for messages.
+    """
 
     known: KnowledgeGraph
     annotation: str
+    questions: Mapping[str, str]
     name: str
 
 
 def sample_of(metadata: Mapping[str, Any]) -> Sample | Missing:
-    """The sample that metadata describes ("knowledge_graph", "annotation", "key"), or why none."""
+    """The sample that metadata describes ("knowledge_graph", "annotation", "questions", "key"), or
+    why none."""
     if "knowledge_graph" not in metadata:
         return Missing("the prompt's metadata has no knowledge graph")
     name, annotation = str(metadata.get("key", "knowledge graph")), metadata.get("annotation")
@@ -45,7 +52,9 @@ def sample_of(metadata: Mapping[str, Any]) -> Sample | Missing:
         build(known.elements, known.dependencies, name)
     except (ValueError, MalformedPredicate) as error:
         return Missing(f"its knowledge graph cannot be used: {error}")
-    return Sample(known, annotation if isinstance(annotation, str) else "", name)
+    asked = metadata.get("questions")
+    questions = {} if not isinstance(asked, Mapping) else {str(k): str(v) for k, v in asked.items()}
+    return Sample(known, annotation if isinstance(annotation, str) else "", questions, name)
 
 
 class Regioned:

@@ -1,12 +1,14 @@
 """Reward `mmmg`: how much of its knowledge graph an image shows, times how readable it is.
 
-A judge is asked once for verdicts of all elements and dependencies (spec qwen 2.2).
+A judge is asked once for verdicts of all elements and dependencies (spec qwen 2.2), or about each
+of them, yes or no.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,11 +16,12 @@ from atelier.config.judge import JudgeConfig
 from atelier.config.mmmg import MmmgMeasure
 from atelier.config.rewards import MmmgConfig
 from atelier.judge.answers import read_text
+from atelier.judge.forms import YesNoForm
 from atelier.judge.questions import Answer, Question
 from atelier.judge.replies import Failure, Parsed, Reply, excerpt
 from atelier.mmmg.graphs import KnowledgeGraph
 from atelier.mmmg.replies import published, read_verdicts
-from atelier.mmmg.request import request_text
+from atelier.mmmg.request import part_question, request_text
 from atelier.mmmg.scores import Fidelity, fidelity
 from atelier.rewards.base import Missing, Score, ScoreBatch, Scores
 from atelier.rewards.scorers.judged import JudgedScorer, missing, red_circle, words
@@ -80,7 +83,8 @@ class MmmgScorer(JudgedScorer):
 
     @property
     def version(self) -> str:
-        return f"{super().version}/{self._asking.config.parser}/{self._regioned.counter.version}"
+        asking = self._asking.config
+        return f"{super().version}/{asking.asking}/{asking.parser}/{self._regioned.counter.version}"
 
     def weights(self) -> Sequence[Path]:
         return self._regioned.counter.weights()
@@ -126,27 +130,51 @@ class KnowledgeJudge:
         """The fidelity of each picture, and what the judge said of it."""
         samples = [sample_of(metadata) for metadata in batch.metadata]
         questions = [
-            self._question(one, image)
+            self._questions(one, image) if isinstance(one, Sample) else []
             for one, image in zip(samples, batch.images, strict=True)
-            if isinstance(one, Sample)
         ]
-        answers = iter(self._judge.ask(questions))
+        answers = iter(self._judge.ask(list(chain.from_iterable(questions))))
         return [
-            self._read(one, next(answers)) if isinstance(one, Sample) else (one, {})
-            for one in samples
+            self._read(one, list(islice(answers, len(own))))
+            if isinstance(one, Sample)
+            else (one, {})
+            for one, own in zip(samples, questions, strict=True)
         ]
 
-    def _question(self, sample: Sample, image: Any) -> Question:
-        config = self.config
-        form = VerdictsForm(sample.known.keys, config.parser, config.min_judged_share)
-        return Question(request_text(sample.known, sample.annotation), form, [image])
+    def _questions(self, sample: Sample, image: Any) -> list[Question]:
+        config, keys = self.config, sample.known.keys
+        if config.asking == "one_by_one":
+            texts = [sample.questions.get(key) or part_question(key) for key in keys]
+            return [Question(text, YesNoForm(), [image]) for text in texts]
+        form = VerdictsForm(keys, config.parser, config.min_judged_share)
+        return [Question(request_text(sample.known, sample.annotation), form, [image])]
 
-    def _read(self, sample: Sample, answer: Answer) -> tuple[Fidelity | Missing, Seen]:
-        said: Seen = {"judge": words(answer)}
-        if answer.missing is not None:
-            return missing(answer), said
-        measured = [fidelity(sample.known, one, sample.name) for one in answer.values]
-        return mean_fidelity(measured), said | parts(sample.known, answer.values[0])
+    def _read(self, sample: Sample, answers: Sequence[Answer]) -> tuple[Fidelity | Missing, Seen]:
+        said: Seen = {"judge": list(chain.from_iterable(map(words, answers)))}
+        measured = self._one_by_one if self.config.asking == "one_by_one" else _at_once
+        verdicts = measured(sample.known.keys, answers)
+        if isinstance(verdicts, Missing):
+            return verdicts, said
+        faithful = [fidelity(sample.known, one, sample.name) for one in verdicts]
+        return mean_fidelity(faithful), said | parts(sample.known, verdicts[0])
+
+    def _one_by_one(self, keys: Sequence[str], answers: Sequence[Answer]) -> Measured | Missing:
+        """One measurement, of the mean P(yes) of each key; too few of them are none."""
+        pairs = list(zip(keys, answers, strict=True))
+        there = {key: one.numbers["p_yes"] > 0.5 for key, one in pairs if "p_yes" in one.numbers}
+        if len(there) < max(1, self.config.min_judged_share * len(keys)):
+            return missing(next(one for key, one in pairs if key not in there))
+        return [there]
+
+
+Measured = Sequence[Mapping[str, bool]]
+"""The verdicts of each measurement, by key."""
+
+
+def _at_once(keys: Sequence[str], answers: Sequence[Answer]) -> Measured | Missing:
+    """Every measurement of the one question."""
+    (answer,) = answers
+    return missing(answer) if answer.missing is not None else answer.values
 
 
 def parts(known: KnowledgeGraph, verdicts: Mapping[str, bool]) -> Seen:
