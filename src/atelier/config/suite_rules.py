@@ -68,18 +68,26 @@ def suite_conflicts(evaluation: EvaluationConfig, judges: Mapping[str, JudgeConf
         if name is not None and name not in judges:
             known = ", ".join(judges) or "none"
             yield key, f"{name!r} is not one of judges (declared: {known})"
-        elif name is not None and suite in _IN_WORDS and judges[name].placement == "in_process":
-            yield (
-                key,
-                f"{name} is in_process and answers yes or no only; this suite needs words: set "
-                f"judges.{name}.placement to managed or remote",
-            )
+        elif name is not None and judges[name].placement == "in_process":
+            yield from _wordless_conflicts(evaluation, suite, name)
     asked = judges.get(evaluation.judge or "")
     if asked is not None and asked.vllm.sleep:
         yield (
             f"evaluation.{evaluation.suite}.judge",
             f"{evaluation.judge} sleeps while weights are updated (vllm.sleep), when images may "
             "have to be scored; use another",
+        )
+
+
+def _wordless_conflicts(evaluation: EvaluationConfig, suite: str, name: str) -> Problems:
+    """A judge that says yes or no only, in a suite that needs lists or marks."""
+    in_lists = suite == "unigenbench" and evaluation.unigenbench.ask == "together"
+    if suite in _IN_WORDS or in_lists:
+        or_each = ", or evaluation.unigenbench.ask to each" if in_lists else ""
+        yield (
+            f"evaluation.{suite}.judge",
+            f"{name} is in_process and answers yes or no only; this suite needs words: set "
+            f"judges.{name}.placement to managed or remote{or_each}",
         )
 
 
@@ -124,6 +132,12 @@ def suite_rejections(config: RunConfig) -> Problems:
         yield (
             "evaluation.suite",
             "mmmg needs held-out knowledge graphs: data.source mmmg, or data.scene_task graph",
+        )
+    if evaluation.suite == "unigenbench" and not has_test_points(data, heldout):
+        yield (
+            "evaluation.suite",
+            "unigenbench needs held-out test points: data.source unigenbench, or scenes with "
+            "data.scene_task draw",
         )
     may_ask = evaluation.suite in evaluation.judges_of_suites
     if evaluation.suite == "yes_no" and not evaluation.judge:
@@ -199,7 +213,7 @@ def _suite_for(data: DataConfig, heldout: str) -> str:
         return "complex_edit" if heldout == LICENSED else "editing"
     if has_graphs(data, heldout):
         return "mmmg"
-    return "scenes" if heldout == "scenes" else "yes_no"
+    return heldout if heldout in ("scenes", "unigenbench") else "yes_no"
 
 
 def _lacks_target(data: DataConfig, heldout: str) -> bool:
@@ -229,6 +243,11 @@ def has_pairs(data: DataConfig, source: str) -> bool:
 def has_graphs(data: DataConfig, source: str) -> bool:
     """Whether prompts of a source have knowledge graphs."""
     return data.scene_task == "graph" if source == "scenes" else source == "mmmg"
+
+
+def has_test_points(data: DataConfig, source: str) -> bool:
+    """Whether prompts of a source have test points."""
+    return data.scene_task == "draw" if source == "scenes" else source == "unigenbench"
 
 
 def has_levels(data: DataConfig, source: str) -> bool:
