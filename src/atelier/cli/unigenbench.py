@@ -43,6 +43,7 @@ def table(name: str, by: str | None, failures: Literal["left_out", "zeros"]) -> 
     the folder of an evaluation by the suite unigenbench, or a run (its directory or id).
     """
     from atelier.evaluation.point_tables import table as table_of
+    from atelier.evaluation.units import is_judged
     from atelier.report.text_tables import aligned
     from atelier.unigenbench.tallies import MACRO
     from atelier.unigenbench.taxonomy import PRIMARIES
@@ -51,6 +52,8 @@ def table(name: str, by: str | None, failures: Literal["left_out", "zeros"]) -> 
         raise click.UsageError("NAME is empty; name a file of verdicts, an evaluation or a run")
     file = Path(name)
     rows, who, samples = _of_file(file, by) if is_file(file) else _of_evaluation(name, by)
+    if not any(is_judged(one, who) for one in rows):
+        raise DataError(f"{name}: no image has verdicts by {who}")
     found = table_of(rows, who, samples, failures)
     click.echo(
         aligned([(f"by {who}", "points", "shown", "share (95 %)"), *map(_cells, found.lines)])
@@ -90,7 +93,7 @@ def _of_evaluation(name: str, by: str | None) -> tuple[list[dict[str, Any]], str
     """Rows, whose verdicts, and resamples, of an evaluation."""
     from atelier.evaluation.files import read_evaluation
     from atelier.evaluation.suites.unigenbench import require_rows
-    from atelier.evaluation.units import POINT_JUDGES, is_judged
+    from atelier.evaluation.units import POINT_JUDGES
     from atelier.legible import legible, legible_value
     from atelier.stages.find_run import find_evaluation
 
@@ -108,8 +111,6 @@ def _of_evaluation(name: str, by: str | None) -> tuple[list[dict[str, Any]], str
             f"{folder}: no headline of this suite: {legible_value(headline)}; give --by"
         )
     require_rows(folder / "scores.jsonl", evaluation.rows)
-    if not any(is_judged(one, who) for one in evaluation.rows):
-        raise DataError(f"{folder}: no image has verdicts by {who}")
     return evaluation.rows, who, evaluation.summary["bootstrap_samples"]
 
 

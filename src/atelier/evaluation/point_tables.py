@@ -64,7 +64,7 @@ def table(
     """
     failed = [row for row in rows if not is_judged(row, who)]
     if failures == "zeros":
-        rows = [_as_zeros(row, who) if row in failed else row for row in rows]
+        rows = [row if is_judged(row, who) else _as_zeros(row, who) for row in rows]
     means = summarize(rows, (), samples, "pooled prompt")
     found = tallies_of(rows, who)
     lines = [
