@@ -100,6 +100,9 @@ def write_pipeline(shape: QwenShape, folder: Path) -> None:
     with device:
         encoder = build_encoder(shape, tokenizer)
     painter = build_transformer(Sizes(width=shape.width))
+    with torch.no_grad():  # what is zero before training would paint the same of every completion
+        for weight in painter.parameters():
+            weight.add_(0.1 * torch.randn(weight.shape))
     pipeline = assemble("text", tokenizer, encoder.to("cpu"), build_autoencoder(), painter)
     pipeline.save_pretrained(folder)
 

@@ -74,6 +74,7 @@ def test_the_verbs_and_their_options_are_these() -> None:
         "stage": configured | {"--params", "name", "--run"},
         "up": {"--gpu-slots"},
         "validate": configured | {"--params"},
+        "unigenbench": set(),
         "verify": {"name", "--base", "--device"},
     }
 

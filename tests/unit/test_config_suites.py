@@ -81,6 +81,16 @@ def test_only_the_suite_that_is_used_needs_its_judge():
             "answers yes or no only",
         ),
         (
+            [JUDGE, "evaluation.unigenbench.judge=scene"],
+            "evaluation.unigenbench.judge",
+            "needs words: set .* or evaluation.unigenbench.ask to each",
+        ),
+        (
+            ["evaluation.unigenbench.question=Is it right?"],
+            "evaluation.unigenbench.question",
+            "write {description} where it belongs",
+        ),
+        (
             ["rewards.scene_edit={following_weight: 0, preserving_weight: 0}"],
             "following_weight",
             "0",
@@ -107,14 +117,9 @@ def test_settings_that_exclude_each_other(overrides, key, reason):
 
 
 def test_a_judge_that_writes_nothing_can_be_asked_about_one_part_at_a_time():
-    asked = "asking: one_by_one"
-    found = configured(
-        JUDGE,
-        f"rewards.mmmg={{judge: scene, {asked}}}",
-        f"evaluation.mmmg={{judge: scene, {asked}}}",
-    )
-    assert found.rewards.mmmg.yes_or_no
-    assert found.evaluation.mmmg.yes_or_no
+    section = "{judge: scene, ask: each}"
+    found = configured(JUDGE, f"rewards.mmmg={section}", f"evaluation.mmmg={section}")
+    assert found.evaluation.mmmg.judge == "scene"
 
 
 EDIT = ("data.scene_task=edit", *PAIRS[:1], *PAIRS[2:], *OTHER, "evaluation.suite=editing")
@@ -124,6 +129,10 @@ MMMG_FILE = ("data.source=mmmg", "data.path=mmmg.json", "evaluation.suite=mmmg",
 LICENSED = (
     *("data.source=complex_edit", "data.path=rows.jsonl"),
     *("evaluation.suite=complex_edit", "rewards.ocr=null"),
+)
+POINTS = (
+    *(*OTHER, "data.source=unigenbench", "data.path=many.csv", "rewards.ocr=null"),
+    "evaluation.suite=unigenbench",
 )
 GRAPHS = (
     *("data.scene_task=graph", "data.scene_kind=shapes", "rewards.ocr=null"),
@@ -177,6 +186,14 @@ GRAPHS = (
             "these are edits; use editing",
         ),
         ([*COMPARED, "evaluation.suite=mmmg"], "evaluation.suite", "mmmg needs held-out knowledge"),
+        (
+            [*PLAIN, "evaluation.suite=unigenbench"],
+            "evaluation.suite",
+            "needs held-out test points",
+        ),
+        ([*EDIT, "evaluation.suite=unigenbench"], "evaluation.suite", "data.scene_task draw"),
+        ([*POINTS], "evaluation.unigenbench.judge", "is required"),
+        ([*POINTS, "evaluation.suite=ocr"], "evaluation.suite", "have none; use unigenbench"),
         ([*OTHER, *MMMG_FILE], "evaluation.mmmg.judge", "is required"),
         ([*GRAPHS, "evaluation.suite=scenes"], "evaluation.suite", "and data.scene_task draw"),
         (
@@ -246,6 +263,17 @@ def test_text_that_is_not_there_is_warned_of_and_that_of_plain_json_lines_believ
     signs = (f"data.path={tmp_path / 'signs.jsonl'}", "data.source=plain", "rewards.ocr=null")
     for overrides in ((), (*signs, *OTHER)):
         assert not any("evaluation.suite" in text for text in planned(*overrides).warnings)
+
+
+def test_test_points_have_four_images_a_prompt_and_a_judge_of_yes_and_no_where_each_is_asked():
+    scenes = ("evaluation.suite=unigenbench", JUDGE, "evaluation.unigenbench.judge=scene")
+    found = planned(*scenes, "evaluation.unigenbench.ask=each", "evaluation.prompts=10")
+    assert found.evaluation_images == 4 * (2 * 10 + found.evaluations * 64)
+    warned = planned(
+        "evaluation.unigenbench.question=Is {description} there?", "data.malformed_rows=leave_out"
+    )
+    for key in ("evaluation.unigenbench.question", "data.malformed_rows"):
+        assert any(key in text and "does nothing here" in text for text in warned.warnings)
 
 
 def test_edits_and_pairs_of_scenes_are_plans_that_work():

@@ -8,10 +8,13 @@ import pytest
 
 from atelier.config.prompt_files import FOLDER_FILES
 from atelier.config.schema import DataConfig
+from atelier.data.point_rows import points_of
 from atelier.data.prepare import prepare
 from atelier.data.readers import read_prompts_file
 from atelier.errors import DataError
 from atelier.rewards.scorers.geneval import Detection, GenevalScore, score
+from atelier.unigenbench.request import request_text
+from atelier.unigenbench.taxonomy import DIMENSIONS
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 pytestmark = pytest.mark.skipif(
@@ -73,8 +76,26 @@ def test_plain_prompts():
 
 def test_unigenbench():
     prompts = read_prompts_file("unigenbench", DATA / "unigenbench" / "test_prompts_en.csv")
-    assert len(prompts) == 600
-    assert sum(len(one.metadata["testpoints"]) for one in prompts) == 1813
+    assert [one.prompt_id for one in prompts] == list(range(600))
+    assert {len(points_of(one)) for one in prompts} == {1, 2, 3, 4, 5}
+    points = Counter(point.dimension for one in prompts for point in points_of(one))
+    assert sum(points.values()) == 1813
+    assert set(points) == set(DIMENSIONS)
+    primaries: Counter[str] = Counter()
+    for dimension, count in points.items():
+        primaries[dimension.primary] += count
+    assert primaries == {
+        **{"Style": 250, "World Knowledge": 158, "Logical Reasoning": 109, "Text Generation": 87},
+        **{"Attribute": 234, "Action": 263, "Relationship": 197, "Compound": 194},
+        **{"Grammar": 187, "Entity Layout": 134},
+    }
+    assert {one.en: count for one, count in points.items() if one.primary == "Attribute"} == {
+        **{"Attribute - Color": 30, "Attribute - Expression": 39, "Attribute - Material": 53},
+        **{"Attribute - Quantity": 36, "Attribute - Shape": 40, "Attribute - Size": 36},
+    }
+    for one in prompts:
+        text = request_text(one.text, points_of(one))
+        assert all(point.dimension.meaning in text for point in points_of(one))
 
 
 def test_unigenbench_with_the_columns_that_deepgen_renamed(tmp_path):

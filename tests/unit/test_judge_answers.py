@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field
 
 from atelier.judge.answers import (
-    _tagged,
     read_dimensions,
     read_json,
     read_number,
@@ -19,6 +18,7 @@ from atelier.judge.answers import (
     read_verdict,
 )
 from atelier.judge.replies import Failure, Parsed, Reply
+from atelier.tags import tagged
 
 
 class Score(BaseModel):
@@ -430,4 +430,4 @@ def test_a_megabyte_of_the_same_is_a_failure_at_once(read, text):
 def test_answers_are_what_a_lazy_pattern_finds(parts):
     text = "".join(parts)
     lazy = re.findall("<answer>(.*?)</answer>", text, re.IGNORECASE | re.DOTALL)
-    assert _tagged(text) == lazy
+    assert tagged(text, "answer") == lazy

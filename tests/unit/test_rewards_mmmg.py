@@ -135,7 +135,7 @@ def part(question):
 
 def test_parts_are_asked_about_one_by_one():
     judge = ScriptedJudge(part)
-    scores = scored(made(judge, asking="one_by_one"))
+    scores = scored(made(judge, ask="each"))
     assert scores.values == [pytest.approx(2 / 3)], "as by one reply"
     assert {*scores.details[0]["shown"]} == YES
     assert len(judge.asked) == len(KEYS)
@@ -147,7 +147,7 @@ def test_parts_are_asked_about_one_by_one():
 
 def test_a_scene_graphs_own_questions_are_asked():
     judge = ScriptedJudge(lambda question: 0.1 if "left of" in question.prompt else 0.8)
-    scores = scored(made(judge, asking="one_by_one"), metadata=[PAIR_ROW.metadata])
+    scores = scored(made(judge, ask="each"), metadata=[PAIR_ROW.metadata])
     assert [one.prompt for one in judge.asked] == [
         "Is there a red circle? Answer yes or no.",
         "Is there a blue square? Answer yes or no.",
@@ -161,7 +161,7 @@ def test_a_scene_graphs_own_questions_are_asked():
 def test_a_part_without_an_answer_counts_neither_way(share, value):
     answers = iter([0.9, 0.8, None])
     judge = ScriptedJudge(lambda question: next(answers))
-    scorer = made(judge, asking="one_by_one", min_judged_share=share)
+    scorer = made(judge, ask="each", min_judged_share=share)
     (found,) = scored(scorer, metadata=[PAIR_ROW.metadata]).values
     assert isinstance(found, Missing) if value is None else found == value
 
@@ -171,7 +171,7 @@ def test_pictures_keep_their_own_answers():
     judge = ScriptedJudge(lambda question: next(answers))
     other = {"knowledge_graph": {"elements": []}}
     metadata = [PAIR_ROW.metadata, other, PAIR_ROW.metadata]
-    scores = scored(made(judge, asking="one_by_one"), [Image.new("RGB", (64, 64))] * 3, metadata)
+    scores = scored(made(judge, ask="each"), [Image.new("RGB", (64, 64))] * 3, metadata)
     assert scores.values[0] == 1
     assert isinstance(scores.values[1], Missing)
     assert scores.values[2] == pytest.approx(2 / 4), "one node of two nodes and an edge"

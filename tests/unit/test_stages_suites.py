@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from contextlib import closing
+from contextlib import closing, suppress
 from types import SimpleNamespace
 
 import pytest
@@ -60,7 +60,7 @@ def judged(*settings):
     )
 
 
-def test_a_managed_judge_is_asked_with_its_token():
+def test_a_managed_judge_is_asked_with_its_token(tmp_path):
     with judge_endpoint() as endpoint:
         endpoint.acts(yes_to_ink)
         config = judged("placement: managed")
@@ -68,7 +68,7 @@ def test_a_managed_judge_is_asked_with_its_token():
             urls={"judges.j": [endpoint.url.removesuffix("/v1")]},
             environment={MANAGED_TOKEN_VARIABLE: "secret"},
         )
-        with judge_beside(config, servers) as judge:
+        with judge_beside(config, servers, tmp_path / "answers") as judge:
             found = evaluate(images(config.evaluation), PAIRS, config.evaluation, judge)
         assert {call.headers["authorization"] for call in endpoint.calls} == {"Bearer secret"}
     assert MANAGED_TOKEN_VARIABLE not in os.environ
@@ -76,11 +76,11 @@ def test_a_managed_judge_is_asked_with_its_token():
     assert found.mean("judge_geometric") == pytest.approx(0.3, abs=1e-3)
 
 
-def test_a_managed_judge_that_nobody_started_is_refused():
+def test_a_managed_judge_that_nobody_started_is_refused(tmp_path):
     nothing = SimpleNamespace(urls={}, environment={})
     with (
         pytest.raises(ConfigError, match=r"judges\.j\.placement"),
-        judge_beside(judged("placement: managed"), nothing),
+        judge_beside(judged("placement: managed"), nothing, tmp_path / "answers"),
     ):
         pass
 
@@ -93,7 +93,31 @@ def test_a_stage_without_servers_asks_a_judge_at_its_address(tmp_path):
             found = evaluate(images(config.evaluation), PAIRS, config.evaluation, judge)
     assert found.summary["judge"] == "j"
     assert not found.summary["judge_is_reward"]
-    assert not (tmp_path / "baseline").exists(), "no server, no files of one"
+    assert list((tmp_path / "baseline").iterdir()) == [], "no server, no files of one"
+
+
+def test_a_judge_keeps_its_answers_until_all_is_scored(tmp_path):
+    """In the folder of the stage, or in its own, which stays."""
+    own = tmp_path / "own"
+    with judge_endpoint() as endpoint:
+        endpoint.acts(yes_to_ink)
+        address = ("placement: remote", f"urls: [{endpoint.url}]")
+        for config in (judged(*address), judged(*address, f"cache: {{folder: {own}}}")):
+            shown = images(config.evaluation)
+            calls = []
+            for is_whole in (False, True):
+                with (
+                    suppress(KeyboardInterrupt),  # as a stage that is ended
+                    judge_of_stage(RunDirectory(tmp_path), config, tmp_path / "b") as judge,
+                ):
+                    evaluate(shown, PAIRS, config.evaluation, judge)
+                    if not is_whole:
+                        raise KeyboardInterrupt
+                calls.append(len(endpoint.calls))
+            assert calls[0] == calls[1] > 0
+            assert list((tmp_path / "b").iterdir()) == []
+            endpoint.acts(yes_to_ink)
+    assert list(own.glob("??/*.json"))
 
 
 SERVED = ("policy.family=qwen", "algorithm.kl=k3", "rollout.completion.backend=vllm")

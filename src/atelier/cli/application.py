@@ -17,6 +17,7 @@ from atelier.cli import (
     retention,
     rewards,
     runs,
+    unigenbench,
 )
 
 
@@ -39,6 +40,7 @@ _MODULES = (
     paircomp,
     mmmg,
     complex_edit,
+    unigenbench,
     retention,
     rewards,
     judges,

@@ -136,6 +136,9 @@ def _prompt_rows(prompts: PromptsHere | None) -> list[Row]:
     if prompts.dropped:
         why = "they or their partner are held out"
         rows.append(("not trained on", f"{prompts.dropped:,}", why))
+    if prompts.malformed:
+        why = "left out (data.malformed_rows)"
+        rows.append(("malformed rows", f"{prompts.malformed:,}", why))
     return rows
 
 

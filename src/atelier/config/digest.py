@@ -14,6 +14,7 @@ from atelier.config.schema import RunConfig
 _PERIODIC = frozenset(
     {"suite", "periodic_prompts", "images_per_prompt", "num_inference_steps", "guidance_scale"}
     | {"seed", "micro_batch_size", "ocr", "yes_no", "paircomp", "editing", "mmmg", "complex_edit"}
+    | {"unigenbench"}
 )
 _EVERYTHING = None
 _TRAIN: dict[str, frozenset[str] | None] = {

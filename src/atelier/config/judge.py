@@ -64,7 +64,11 @@ class BudgetConfig(Section):
 class AnswerCacheConfig(Section):
     """Answers on disk, so that the same question is paid for once."""
 
-    folder: str | None = operational(None, "Folder of the answers; default: nothing is kept.")
+    folder: str | None = operational(
+        None,
+        "Folder of the answers; default: none, but for a suite's judge one in the stage's folder "
+        "until everything is scored.",
+    )
     max_mb: PositiveFloat = operational(
         1000.0, "Most megabytes (10^6 bytes); the answers that were not used longest go first."
     )

@@ -14,11 +14,11 @@ from atelier.config.sections import Section
 class MmmgMeasure(Section):
     """What reward and suite `mmmg` have in common (spec qwen 2)."""
 
-    asking: Literal["at_once", "one_by_one"] = Field(
-        "at_once",
-        description="at_once: one question for all elements and dependencies, whose reply is read "
-        "line by line; one_by_one: one for each, yes where P(yes) is above one half, which a judge "
-        "that writes nothing can answer, too.",
+    ask: Literal["together", "each"] = Field(
+        "together",
+        description="together: one question for all elements and dependencies, whose reply is read "
+        "line by line; each: one for each of them, yes where P(yes) is above one half, which a "
+        "judge that writes nothing can answer, too.",
     )
     parser: Literal["strict", "published"] = Field(
         "strict",
@@ -33,11 +33,6 @@ class MmmgMeasure(Section):
     regions: RegionsConfig = Field(
         RegionsConfig(), description="How regions are counted, for readability."
     )
-
-    @property
-    def yes_or_no(self) -> bool:
-        """Whether a judge that only answers yes or no is enough."""
-        return self.asking == "one_by_one"
 
     def region_conflicts(self) -> Iterator[tuple[str, str]]:
         """Key, relative to the section, and problem of how regions are counted."""

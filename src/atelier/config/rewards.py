@@ -60,10 +60,9 @@ class JudgedSection(RewardSection):
 
     judge: str = Field(min_length=1, description="Which of `judges` is asked.")
 
-    @property
-    def yes_or_no(self) -> bool:
-        """Whether a judge that only answers yes or no is enough."""
-        return False
+    def needs_words(self) -> bool:
+        """Whether the judge has to say something; false where yes or no is enough."""
+        return True
 
     def questions_an_image(self, group_size: int) -> float:
         """How often the judge is asked for an image's score, at one measurement."""
@@ -99,9 +98,8 @@ class YesNoConfig(JudgedSection):
         False, description="The edited (source) image is shown first, as image 1."
     )
 
-    @property
-    def yes_or_no(self) -> bool:
-        return True
+    def needs_words(self) -> bool:
+        return False
 
     def questions_an_image(self, group_size: int) -> float:
         return len(self.questions)
@@ -227,9 +225,8 @@ class EditYesNoConfig(JudgedSection, EditQuestions):
         if not self.following_weight + self.preserving_weight:
             yield "following_weight", "both weights are 0, so every score would be 0"
 
-    @property
-    def yes_or_no(self) -> bool:
-        return True
+    def needs_words(self) -> bool:
+        return False
 
     def questions_an_image(self, group_size: int) -> float:
         return 2 if self.about == "instruction" else 4  # about as many
@@ -253,7 +250,7 @@ class SceneEditConfig(RewardSection):
             yield "following_weight", "both weights are 0, so every score would be 0"
 
 
-class MmmgConfig(MmmgMeasure, JudgedSection):
+class MmmgConfig(JudgedSection, MmmgMeasure):
     """How much of its knowledge graph a judge sees in an image, times how readable the image is
     (spec qwen 2)."""
 
@@ -261,8 +258,11 @@ class MmmgConfig(MmmgMeasure, JudgedSection):
         yield from super().conflicts()
         yield from self.region_conflicts()
 
+    def needs_words(self) -> bool:
+        return self.ask == "together"
+
     def questions_an_image(self, group_size: int) -> float:
-        return 1 if self.asking == "at_once" else 10  # about as many
+        return 1 if self.ask == "together" else 10  # about as many
 
 
 class SceneGraphConfig(RewardSection):

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from atelier.config.completion import CompletionConfig, EvaluatedCompletions
@@ -46,8 +46,11 @@ from atelier.config.suite_rules import data_conflicts, suite_conflicts
 from atelier.config.tokens import EditingRolloutConfig, IntrospectionConfig, TokensConfig
 
 AdvantageUse = Literal["all", "positive_only", "negative_only", "one_only", "binary"]
-SuiteName = Literal["ocr", "scenes", "yes_no", "paircomp", "editing", "mmmg", "complex_edit"]
+SuiteName = Literal[
+    "ocr", "scenes", "yes_no", "paircomp", "editing", "mmmg", "complex_edit", "unigenbench"
+]
 BehaviourSchedule = Literal["follow", "ramp", "late_ramp"]
+_IMAGES_OF_A_PROMPT = {"paircomp": 2, "unigenbench": 4}  # as published
 
 
 class DataConfig(Section):
@@ -103,6 +106,11 @@ class DataConfig(Section):
         0.0,
         description="Share of the prompts that come in pairs, two that differ in one thing "
         "(source: scenes).",
+    )
+    malformed_rows: Literal["refuse", "leave_out"] = Field(
+        "refuse",
+        description="What becomes of rows that cannot be read: the file is refused with all of "
+        "them named; or they are left out, counted and named in the summary (unigenbench).",
     )
     train_prompts: PositiveInt = Field(2048, description="Training prompts to keep or generate.")
     heldout_prompts: PositiveInt = Field(256, description="Held-out prompts to keep or generate.")
@@ -563,6 +571,38 @@ class ComplexEditSuiteConfig(ComplexEditMeasure):
     )
 
 
+def _of_a_point(question: str) -> str:
+    if "{description}" not in question:
+        raise ValueError(
+            "a judge has to be told what to look for: write {description} where it belongs"
+        )
+    return question
+
+
+class UniGenBenchConfig(Section):
+    """Suite unigenbench: which test points of its prompt an image shows (spec deepgen 6)."""
+
+    judge: str | None = Field(
+        None,
+        description="Which of `judges` is asked, none that is trained on; default: the exact "
+        "checker scores scenes.",
+    )
+    ask: Literal["together", "each"] = Field(
+        "together",
+        description="together: about all test points of an image in one question, as published; "
+        "each: a yes or no to each, for judges that write no lists. Scenes are asked about in the "
+        "embedded judge's words then.",
+    )
+    question: Annotated[str, AfterValidator(_of_a_point)] = Field(
+        "This image was made for the prompt: {prompt}\n"
+        "Is this plainly and rightly to be seen in it: {description}? What is meant: {point}, that "
+        "is, {definition}. Answer yes or no.",
+        description="With ask: each, what is asked about a test point of a prompt that is no "
+        "scene's, for P(yes); above one half is yes. {prompt}, {point}, {definition} and "
+        "{description} are put in.",
+    )
+
+
 class EvaluationConfig(Section):
     """Held-out evaluation, before, during and after training."""
 
@@ -570,12 +610,14 @@ class EvaluationConfig(Section):
         "ocr",
         description="ocr: words that are read in the images. scenes: facts that the exact checker "
         "finds. yes_no: what a judge says of any prompts. paircomp: pairs of captions. editing: "
-        "edited images. mmmg: knowledge graphs. complex_edit: edited images, by level.",
+        "edited images. mmmg: knowledge graphs. complex_edit: edited images, by level. "
+        "unigenbench: test points of prompts.",
     )
     prompts: PositiveInt = Field(256, description="Held-out prompts of baseline and final.")
     periodic_prompts: PositiveInt = Field(64, description="Held-out prompts of a periodic one.")
     images_per_prompt: PositiveInt | None = Field(
-        None, description="Images of each prompt; default: 2 for paircomp, else 1."
+        None,
+        description="Images of each prompt; default: 4 for unigenbench, 2 for paircomp, else 1.",
     )
     num_inference_steps: PositiveInt = Field(8, description="Denoising steps (deterministic ODE).")
     guidance_scale: Guidance = Field(
@@ -596,13 +638,14 @@ class EvaluationConfig(Section):
     editing: EditingConfig = EditingConfig()
     mmmg: MmmgSuiteConfig = MmmgSuiteConfig()
     complex_edit: ComplexEditSuiteConfig = ComplexEditSuiteConfig()
+    unigenbench: UniGenBenchConfig = UniGenBenchConfig()
     bootstrap_samples: Annotated[int, Field(ge=1, le=1_000_000)] = Field(
         10_000, description="Resamples of the paired bootstrap intervals."
     )
 
     @property
     def images_of_a_prompt(self) -> int:
-        return self.images_per_prompt or (2 if self.suite == "paircomp" else 1)
+        return self.images_per_prompt or _IMAGES_OF_A_PROMPT.get(self.suite, 1)
 
     @property
     def judge(self) -> str | None:
@@ -618,6 +661,7 @@ class EvaluationConfig(Section):
             "editing": self.editing.judge,
             "mmmg": self.mmmg.judge,
             "complex_edit": self.complex_edit.judge,
+            "unigenbench": self.unigenbench.judge,
         }
 
 

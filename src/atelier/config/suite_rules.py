@@ -67,13 +67,8 @@ def suite_conflicts(evaluation: EvaluationConfig, judges: Mapping[str, JudgeConf
         if name is not None and name not in judges:
             known = ", ".join(judges) or "none"
             yield key, f"{name!r} is not one of judges (declared: {known})"
-        elif name is not None and _needs_words(evaluation, suite) and _writes_nothing(judges[name]):
-            yield (
-                key,
-                f"{name} is in_process and answers yes or no only; this suite needs words: set "
-                f"judges.{name}.placement to managed or remote"
-                f"{_or_one_by_one(suite)}",
-            )
+        elif name is not None and judges[name].placement == "in_process":
+            yield from _wordless_conflicts(evaluation, suite, name)
     asked = judges.get(evaluation.judge or "")
     if asked is not None and asked.vllm.sleep:
         yield (
@@ -83,17 +78,17 @@ def suite_conflicts(evaluation: EvaluationConfig, judges: Mapping[str, JudgeConf
         )
 
 
-def _needs_words(evaluation: EvaluationConfig, suite: str) -> bool:
-    """Whether the suite's judge has to say more than yes or no."""
-    return suite == "complex_edit" or (suite == "mmmg" and not evaluation.mmmg.yes_or_no)
-
-
-def _or_one_by_one(suite: str) -> str:
-    return ", or evaluation.mmmg.asking to one_by_one" if suite == "mmmg" else ""
-
-
-def _writes_nothing(judge: JudgeConfig) -> bool:
-    return judge.placement == "in_process"
+def _wordless_conflicts(evaluation: EvaluationConfig, suite: str, name: str) -> Problems:
+    """A judge that says yes or no only, in a suite that needs lists or marks."""
+    listed = {"mmmg": evaluation.mmmg, "unigenbench": evaluation.unigenbench}
+    in_lists = suite in listed and listed[suite].ask == "together"
+    if suite == "complex_edit" or in_lists:
+        or_each = f", or evaluation.{suite}.ask to each" if in_lists else ""
+        yield (
+            f"evaluation.{suite}.judge",
+            f"{name} is in_process and answers yes or no only; this suite needs words: set "
+            f"judges.{name}.placement to managed or remote{or_each}",
+        )
 
 
 def suite_rejections(config: RunConfig) -> Problems:
@@ -137,6 +132,12 @@ def suite_rejections(config: RunConfig) -> Problems:
         yield (
             "evaluation.suite",
             "mmmg needs held-out knowledge graphs: data.source mmmg, or data.scene_task graph",
+        )
+    if evaluation.suite == "unigenbench" and not has_test_points(data, heldout):
+        yield (
+            "evaluation.suite",
+            "unigenbench needs held-out test points: data.source unigenbench, or scenes with "
+            "data.scene_task draw",
         )
     may_ask = evaluation.suite in evaluation.judges_of_suites
     if evaluation.suite == "yes_no" and not evaluation.judge:
@@ -212,7 +213,7 @@ def _suite_for(data: DataConfig, heldout: str) -> str:
         return "complex_edit" if heldout == LICENSED else "editing"
     if has_graphs(data, heldout):
         return "mmmg"
-    return "scenes" if heldout == "scenes" else "yes_no"
+    return heldout if heldout in ("scenes", "unigenbench") else "yes_no"
 
 
 def _lacks_target(data: DataConfig, heldout: str) -> bool:
@@ -242,6 +243,11 @@ def has_pairs(data: DataConfig, source: str) -> bool:
 def has_graphs(data: DataConfig, source: str) -> bool:
     """Whether prompts of a source have knowledge graphs."""
     return data.scene_task == "graph" if source == "scenes" else source == "mmmg"
+
+
+def has_test_points(data: DataConfig, source: str) -> bool:
+    """Whether prompts of a source have test points."""
+    return data.scene_task == "draw" if source == "scenes" else source == "unigenbench"
 
 
 def has_levels(data: DataConfig, source: str) -> bool:

@@ -132,6 +132,16 @@ RULES = (
         "data.scene_task: edit, or data.source: complex_edit",
     ),
     Rule(
+        ("data.malformed_rows",),
+        lambda config: "unigenbench" in (config.data.source, config.data.heldout_source),
+        "data.source or data.heldout_source: unigenbench",
+    ),
+    Rule(
+        ("evaluation.unigenbench.question",),
+        lambda config: config.evaluation.unigenbench.ask == "each",
+        "evaluation.unigenbench.ask: each",
+    ),
+    Rule(
         ("data.accept_licence",),
         lambda config: bool(licensed(config.data)),
         "data.source: complex_edit",

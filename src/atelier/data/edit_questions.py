@@ -10,8 +10,8 @@ from collections import Counter
 
 from atelier.data.compound_edits import CompoundEdit, after
 from atelier.data.edits import STEPS, Edit
-from atelier.data.questions import ANSWER, NO, YES
-from atelier.data.scenes import SceneObject, counted
+from atelier.data.questions import ANSWER, NO, YES, how_many
+from atelier.data.scenes import SceneObject
 
 Asked = tuple[str, str]  # text, and yes or no
 
@@ -64,7 +64,7 @@ def _name_after(edit: CompoundEdit, item: SceneObject) -> str:
 def _how_many(noun: str, count: int) -> Asked:
     if not count:
         return f"Is there a {noun}? {ANSWER}", NO
-    return f"{'Is' if count == 1 else 'Are'} there {counted(noun, count)}? {ANSWER}", YES
+    return f"{how_many(noun, count)} {ANSWER}", YES
 
 
 def _named(edit: Edit, moved: str) -> str:

@@ -35,11 +35,12 @@ Point = tuple[float, float]  # row and column, in shares of the picture
 @dataclass(frozen=True)
 class GoldResult:
     """`facts`: name to whether it holds; `score`: the share that holds, in [0, 1]; `text`: the
-    letters read, "?" where a mark is no letter."""
+    letters read, "?" where a mark is no letter; `nouns`: "red circle" of every shape found."""
 
     score: float
     facts: dict[str, bool]
     text: str
+    nouns: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,8 @@ def check(image: Image.Image | NDArray[np.uint8], scene: Scene) -> GoldResult:
     if scene.word_relation is not None:
         held["word relation"] = _check_word_relation(letters, objects, scene)
     text = "".join(mark.letter or "?" for mark in letters)
-    return GoldResult(sum(held.values()) / len(held), held, text)
+    nouns = tuple(mark.noun for mark in objects if mark.shape is not None)
+    return GoldResult(sum(held.values()) / len(held), held, text, nouns)
 
 
 def find_shapes(image: Image.Image | NDArray[np.uint8], unnamed: bool = False) -> list[FoundShape]:

@@ -47,6 +47,7 @@ def prepare(config: DataConfig, out_dir: Path) -> dict[str, Any]:
         "heldout": _described(splits.heldout),
         "dropped_because_held_out": splits.dropped,
         "left_out": dict(splits.left_out),
+        "malformed": {"left_out": len(splits.malformed), "rows": list(splits.malformed)},
         "mixture": _mixture(config),
         "curriculum": bins,
     }

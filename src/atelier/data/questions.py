@@ -46,6 +46,11 @@ def caption_question(caption: str) -> str:
     return f"Does this image show {caption}? {ANSWER}"
 
 
+def how_many(noun: str, number: int) -> str:
+    """Whether there are so many of a thing, without `ANSWER`."""
+    return f"{'Is' if number == 1 else 'Are'} there {counted(noun, number)}?"
+
+
 def ask(scene: Scene, kind: Kind, answer: bool, rng: random.Random) -> Question | None:
     """A yes/no question, None where the scene has nothing of the kind; a pure function of `rng`.
 
@@ -109,7 +114,7 @@ def _count(scene: Scene, answer: bool, rng: random.Random) -> str | None:
     noun, number = rng.choice(list(scene.groups.items()))
     if not answer:
         number = rng.choice([n for n in range(1, MAX_COUNT + 1) if n != number])
-    return f"{'Is' if number == 1 else 'Are'} there {counted(noun, number)}?"
+    return how_many(noun, number)
 
 
 def _position(scene: Scene, answer: bool, rng: random.Random) -> str | None:

@@ -5,19 +5,24 @@ pair by both texts, of an edit by the picture that is edited: its name or, where
 one ("picture_digest"), its digest.
 """
 
+import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 from atelier.config.prompt_files import NamedPaths, prompt_files
 from atelier.data.keys import key, uniform
 from atelier.data.prompts import Prompt, PromptSet, TablesConfig
-from atelier.data.readers import plain, read_prompts_file
+from atelier.data.readers import SOUND_ROWS, plain, read_prompts_file
 from atelier.data.rows import rows_of
 from atelier.data.scenes import HELDOUT_SHARE
 from atelier.errors import DataError
+
+logger = logging.getLogger(__name__)
+
+MalformedRows = Literal["refuse", "leave_out"]
 
 
 @dataclass(frozen=True)
@@ -35,6 +40,8 @@ class FilesConfig(NamedPaths, TablesConfig, Protocol):
     """What of the section `data` says which files (atelier.config.schema.DataConfig)."""
 
     def levels_for(self, source: str) -> tuple[int, ...]: ...
+    @property
+    def malformed_rows(self) -> MalformedRows: ...
 
 
 @dataclass(frozen=True)
@@ -44,12 +51,15 @@ class Splits:
     Attributes:
         dropped: training prompts whose row, or a prompt of it, stands among the held-out ones too.
         left_out: prompts beyond `train_prompts` and `heldout_prompts`, of `train` and `heldout`.
+        malformed: of rows that were left out because of it, what is wrong with each, its file and
+            line named.
     """
 
     train: PromptSet
     heldout: PromptSet
     dropped: int
     left_out: Mapping[str, int]
+    malformed: Sequence[str] = ()
 
 
 def beside_scenes(scenes: PromptSet, config: FilesConfig) -> Splits:
@@ -59,7 +69,8 @@ def beside_scenes(scenes: PromptSet, config: FilesConfig) -> Splits:
         DataError: the file is missing or malformed, or a split would be empty.
     """
     path = prompt_files(config)["heldout"]
-    heldout = _heldout(config, path)
+    malformed: list[str] = []
+    heldout = _heldout(config, path, malformed)
     rows = [Row(tuple(scenes[place] for place in places), "") for places in rows_of(scenes)]
     train = _without(rows, heldout)
     _require_some(path, train, heldout, f"every scene stands in {path} too")
@@ -69,6 +80,7 @@ def beside_scenes(scenes: PromptSet, config: FilesConfig) -> Splits:
         PromptSet(kept, "heldout"),
         dropped=len(scenes) - _count(train),
         left_out={"train": 0, "heldout": _count(heldout) - len(kept)},
+        malformed=malformed,
     )
 
 
@@ -82,11 +94,12 @@ def read_splits(config: FilesConfig) -> Splits:
         raise DataError(f"data.path: source {config.source!r} needs a prompt file")
     files = prompt_files(config)
     path = files["train"]
-    rows = list(_rows(config, config.source, path))
+    malformed: list[str] = []
+    rows = list(_rows(config, config.source, path, malformed))
     if "unpaired" in files:
         rows += _unpaired(files["unpaired"], sum(map(len, rows)))
     if "heldout" in files:
-        heldout, candidates = _heldout(config, files["heldout"]), rows
+        heldout, candidates = _heldout(config, files["heldout"], malformed), rows
         hint = f"every prompt stands in {files['heldout']} too"
     else:
         heldout = [row for row in rows if _is_held_out(row, config.seed)]
@@ -104,11 +117,12 @@ def read_splits(config: FilesConfig) -> Splits:
             "train": _count(train) - len(chosen),
             "heldout": _count(heldout) - len(kept),
         },
+        malformed=malformed,
     )
 
 
-def _heldout(config: FilesConfig, path: Path) -> list[Row]:
-    return list(_rows(config, config.heldout_source or config.source, path))
+def _heldout(config: FilesConfig, path: Path, malformed: list[str]) -> list[Row]:
+    return list(_rows(config, config.heldout_source or config.source, path, malformed))
 
 
 def _without(rows: Sequence[Row], heldout: Sequence[Row]) -> list[Row]:
@@ -139,8 +153,15 @@ def _too_few(rows: Sequence[Row]) -> str:
     )
 
 
-def _rows(config: FilesConfig, source: str, path: Path) -> Iterator[Row]:
-    prompts = read_prompts_file(source, path)
+def _rows(config: FilesConfig, source: str, path: Path, malformed: list[str]) -> Iterator[Row]:
+    """The rows of a file; what is wrong with those that are left out is added to `malformed`."""
+    if config.malformed_rows == "leave_out" and source in SOUND_ROWS:
+        prompts, wrong = SOUND_ROWS[source](path)
+        for one in wrong:
+            logger.warning("left out (data.malformed_rows): %s", one)
+        malformed += wrong
+    else:
+        prompts = read_prompts_file(source, path)
     if source == "complex_edit":
         prompts = _of_levels(prompts, config.levels_for(source), path)
     for places in rows_of(prompts):

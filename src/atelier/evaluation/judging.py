@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 
 from atelier.config.judge import JudgeConfig
 from atelier.config.schema import RunConfig
@@ -49,19 +51,30 @@ class SuiteJudge:
 
 @contextmanager
 def suite_judge(
-    config: RunConfig, judges: Mapping[str, JudgeConfig]
+    config: RunConfig, judges: Mapping[str, JudgeConfig], answers: Path
 ) -> Iterator[SuiteJudge | None]:
     """The judge that the suite of a run asks, closed afterwards; None where it asks none.
 
     Args:
         judges: with the URLs of their servers. None is opened before it is asked.
+        answers: folder for the answers of a judge that has none of its own (cache.folder), removed
+            when everything is scored. Who is killed before that goes on without asking twice.
     """
     name = config.evaluation.judge
     if name is None:
         yield None
         return
-    shared = SharedJudge(judges[name], f"judges.{name}")
+    shared = SharedJudge(_keeping(judges[name], answers), f"judges.{name}")
     try:
         yield SuiteJudge(name, judges[name].model, shared, judge_is_reward(config))
     finally:
         shared.close()
+    shutil.rmtree(answers, ignore_errors=True)
+
+
+def _keeping(judge: JudgeConfig, answers: Path) -> JudgeConfig:
+    """The judge, keeping its answers."""
+    if judge.cache.folder is not None:
+        return judge
+    cache = judge.cache.model_copy(update={"folder": str(answers)})
+    return judge.model_copy(update={"cache": cache})

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from atelier.config.schema import EvaluationConfig
 from atelier.data.ground_truth import is_edit
 from atelier.data.keys import key
+from atelier.data.point_rows import points_of
 from atelier.data.prompts import Prompt
 from atelier.data.rows import whole_pairs
 from atelier.errors import DataError
@@ -65,17 +66,21 @@ _WANTED: dict[str, Callable[[Sequence[Prompt]], list[Prompt]]] = {
         one for one in prompts if is_edit(one) and "level" in one.metadata
     ],
     "mmmg": lambda prompts: [one for one in prompts if one.metadata.keys() >= _GRAPH],
+    "unigenbench": lambda prompts: [one for one in prompts if points_of(one)],
 }
 _KIND = {
     "paircomp": "one of a pair",
     "editing": "an instruction for an edit",
     "complex_edit": "an instruction for an edit, with a level",
     "mmmg": "one with a knowledge graph",
+    "unigenbench": "one with test points",
 }
 
 
 def _name(config: EvaluationConfig, index: int, prompt: Prompt, number: int) -> str:
-    """PairComp's own names where the suite is that (spec janus 7)."""
+    """A benchmark's own names where it has some (spec janus 7, deepgen 6.3)."""
     if config.suite == "paircomp":
         return f"{prompt.metadata['pair']}_{prompt.metadata['caption'] - 1}_{number}"
+    if config.suite == "unigenbench":
+        return f"{prompt.prompt_id}_{number}"
     return f"{index:05d}"

@@ -10,9 +10,19 @@ from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
+
 from atelier.errors import DataError
-from atelier.evaluation.statistics import Bounded, mean_interval, mean_of, paired_difference
+from atelier.evaluation.pooled import Pool, pooled_difference, pooled_interval
+from atelier.evaluation.statistics import (
+    Bounded,
+    Interval,
+    mean_interval,
+    mean_of,
+    paired_difference,
+)
 from atelier.evaluation.units import Row, Unit, units_of
+from atelier.unigenbench.tallies import Tally
 
 # What a summary without them means: those of runs from before there were several suites.
 HEADLINE, IMAGE_SCORE, UNIT = "similarity", "similarity", "prompt"
@@ -69,11 +79,7 @@ def summarize(
     units = units_of(rows, unit, metrics)
     names = dict.fromkeys([*metrics, *(name for one in units for name in one.values)])
     found = {name: [one for one in units if name in one.values] for name in names}
-    return {
-        name: asdict(mean_interval([one.values[name] for one in own], samples, strata=strata(own)))
-        for name, own in found.items()
-        if own
-    }
+    return {name: asdict(_mean(name, own, samples)) for name, own in found.items() if own}
 
 
 def restricted(evaluation: Evaluation, images: Collection[str]) -> Evaluation:
@@ -115,14 +121,41 @@ def strata(units: Sequence[Unit]) -> list[str | None] | None:
     return None if all(stratum is None for stratum in found) else found
 
 
+def pool_of(metric: str, units: Sequence[Unit]) -> Pool | None:
+    """The test points that a metric of the units is pooled from; None of a plain mean."""
+    if any(metric not in unit.tallies for unit in units):
+        return None
+    own = [unit.tallies[metric] for unit in units]
+    parts = dict.fromkeys(part for one in own for part in one)
+    table = [[one.get(part, Tally(0, 0)) for part in parts] for one in own]
+    return Pool(
+        shown=np.array([[one.shown for one in row] for row in table], dtype=np.float64),
+        judged=np.array([[one.judged for one in row] for row in table], dtype=np.float64),
+    )
+
+
+def _mean(metric: str, units: Sequence[Unit], samples: int) -> Interval:
+    if (pool := pool_of(metric, units)) is not None:
+        return pooled_interval(pool, samples)
+    values = [one.values[metric] for one in units]
+    return mean_interval(values, samples, strata=strata(units))
+
+
 def _compare(metric: str, pairs: Sequence[tuple[Unit, Unit]], samples: int) -> Comparison:
-    lefts, rights = ([unit.values[metric] for unit in side] for side in zip(*pairs, strict=True))
-    own = strata([left for left, _ in pairs])
-    difference = paired_difference(lefts, rights, samples, strata=own)
+    left, right = [one for one, _ in pairs], [other for _, other in pairs]
+    first, second = pool_of(metric, left), pool_of(metric, right)
+    if first is not None and second is not None:
+        before, after = first.score, second.score
+        difference = pooled_difference(first, second, samples)
+    else:
+        lefts, rights = ([unit.values[metric] for unit in side] for side in (left, right))
+        own = strata(left)
+        before, after = mean_of(lefts, own), mean_of(rights, own)
+        difference = paired_difference(lefts, rights, samples, strata=own)
     return Comparison(
         metric=metric,
-        before=mean_of(lefts, own),
-        after=mean_of(rights, own),
+        before=before,
+        after=after,
         difference=difference.mean,
         low=difference.low,
         high=difference.high,

@@ -164,16 +164,16 @@ def _resampled_means(
 ) -> Floats:
     """Means [samples] of as many values drawn with replacement, weighted if there are weights."""
     if weights is None:
-        blocks = [values[drawn].mean(axis=1) for drawn in _draws(len(values), samples, rng)]
+        blocks = [values[drawn].mean(axis=1) for drawn in draws(len(values), samples, rng)]
     else:
         blocks = [
             (values * weights)[drawn].sum(axis=1) / weights[drawn].sum(axis=1)
-            for drawn in _draws(len(values), samples, rng)
+            for drawn in draws(len(values), samples, rng)
         ]
     return np.concatenate(blocks)
 
 
-def _draws(count: int, samples: int, rng: np.random.Generator) -> Iterator[NDArray[np.int64]]:
+def draws(count: int, samples: int, rng: np.random.Generator) -> Iterator[NDArray[np.int64]]:
     """Blocks [k, count] of places drawn with replacement, `samples` rows in all."""
     at_once = max(1, _INDICES_AT_ONCE // count)
     for start in range(0, samples, at_once):

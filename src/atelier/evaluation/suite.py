@@ -52,7 +52,7 @@ class Suite:
 
     name: str
     score: Callable[[Images, Sequence[ImageRequest], EvaluationConfig, SuiteJudge | None], Scored]
-    unit: Literal["prompt", "pair", "tiered prompt"] = "prompt"
+    unit: Literal["prompt", "pair", "tiered prompt", "pooled prompt"] = "prompt"
     files: Callable[[Rows], Mapping[str, str]] = field(default=lambda rows: {})
 
 

@@ -15,6 +15,7 @@ from typing import Any, Literal, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from atelier.judge.replies import Failure, Parsed, Reply, excerpt
+from atelier.tags import tagged
 
 Model = TypeVar("Model", bound=BaseModel)
 Verdict = Literal[1, 2]
@@ -278,7 +279,6 @@ def _is_scale(stated: tuple[str, str], low: float, high: float) -> bool:
 
 # Which of two images -----------------------------------------------------------------------------
 
-_TAG = re.compile(r"<(/?)answer>", re.IGNORECASE)
 _BETTER = re.compile(r"\bimage\s+([12])\s+is\s+better\b", re.IGNORECASE)
 _DENIAL = re.compile(r"\b(?:not|no|nor|neither|cannot|false|wrong)\b|n['\u2019]t\b", re.IGNORECASE)
 
@@ -287,7 +287,7 @@ def read_verdict(reply: Reply) -> Parsed[Verdict] | Failure:
     """1 or 2: which image "is better", in the words between answer tags."""
     if failure := unfinished(reply):
         return failure
-    contents = _tagged(_spoken(reply.text))
+    contents = tagged(_spoken(reply.text), "answer")
     if not contents:
         return Failure("no <answer>...</answer>", reply, repairable=True)
     named: set[str] = set()
@@ -302,19 +302,3 @@ def read_verdict(reply: Reply) -> Parsed[Verdict] | Failure:
     if len(named) > 1:
         return Failure("both images are said to be better", reply, repairable=True)
     return Parsed(1 if named == {"1"} else 2, reply)
-
-
-def _tagged(text: str) -> list[str]:
-    """What stands between answer tags, each from an opening one to the next that closes.
-
-    In one pass: a megabyte of opening tags would hold up every other question for minutes.
-    """
-    found: list[str] = []
-    start: int | None = None
-    for tag in _TAG.finditer(text):
-        if not tag[1]:
-            start = tag.end() if start is None else start
-        elif start is not None:
-            found.append(text[start : tag.start()])
-            start = None
-    return found

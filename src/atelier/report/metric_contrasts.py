@@ -10,7 +10,7 @@ import numpy as np
 
 from atelier.errors import DataError
 from atelier.evaluation.contrasts import Estimate, Groups
-from atelier.evaluation.results import Evaluation, strata
+from atelier.evaluation.results import Evaluation, pool_of, strata
 from atelier.evaluation.statistics import Floats, macro_weights
 from atelier.report.compared_runs import ComparedRun, Group
 from atelier.report.comparison import units_of
@@ -77,17 +77,15 @@ def contrast(metric: str, groups: Sequence[Group]) -> MetricContrast:
     Raises:
         DataError: fewer than two prompts have a score in every run.
     """
-    tables = [[_column(run.after, metric) for run in group.runs] for group in groups]
-    baselines = [[_column(run.before, metric) for run in group.runs] for group in groups]
-    columns = [column for table in (*tables, *baselines) for column in table]
+    runs = [run for group in groups for run in group.runs]
+    columns = [_column(side, metric) for run in runs for side in (run.after, run.before)]
     every = list(columns[0])
     shared = [key for key in every if all(column.get(key) is not None for column in columns)]
     if len(shared) < 2:
-        units = units_of(groups[0].runs[0].after.summary)
+        units = units_of(runs[0].after.summary)
         raise DataError(f"{metric}: only {len(shared)} {units} have a score in every run")
-    weights = _weights(groups[0].runs[0].after, shared)
-    after = [_table(table, shared, weights) for table in tables]
-    before = [_table(table, shared, weights) for table in baselines]
+    after = [_table([run.after for run in one.runs], metric, shared) for one in groups]
+    before = [_table([run.before for run in one.runs], metric, shared) for one in groups]
     paired = seeds_are_paired(groups)
     gains = Groups([a - b for a, b in zip(after, before, strict=True)], paired)
     return MetricContrast(
@@ -127,19 +125,23 @@ def _column(evaluation: Evaluation, metric: str) -> Column:
     return {unit.key: unit.values.get(metric) for unit in evaluation.units}
 
 
-def _weights(evaluation: Evaluation, keys: Sequence[tuple[object, ...]]) -> Floats:
-    """What each unit counts, mean 1: 1, or so that the mean is that of the strata's means. What
-    strata differ in then counts as chance, so intervals are wide rather than narrow."""
-    found = {unit.key: unit for unit in evaluation.units}
-    own = strata([found[key] for key in keys])
-    return np.ones(len(keys)) if own is None else macro_weights(own)
-
-
 def _table(
-    columns: Sequence[Column], keys: Sequence[tuple[object, ...]], weights: Floats
+    evaluations: Sequence[Evaluation], metric: str, keys: Sequence[tuple[object, ...]]
 ) -> Floats:
-    values = [[column[key] for key in keys] for column in columns]
-    return np.array(values, dtype=np.float64) * weights
+    return np.array([_scores(one, metric, keys) for one in evaluations], dtype=np.float64)
+
+
+def _scores(evaluation: Evaluation, metric: str, keys: Sequence[tuple[object, ...]]) -> Floats:
+    """What each unit has in the metric, so that the plain mean is the metric's: times its weight
+    where units have strata or are pooled. What these differ in then counts as chance, so intervals
+    are wide rather than narrow."""
+    found = {unit.key: unit for unit in evaluation.units}
+    units = [found[key] for key in keys]
+    if (pool := pool_of(metric, units)) is not None:
+        return pool.contributions
+    values = np.array([unit.values[metric] for unit in units], dtype=np.float64)
+    own = strata(units)
+    return values if own is None else values * macro_weights(own)
 
 
 # In words --------------------------------------------------------------------------------------

@@ -32,6 +32,11 @@ LABELS = {
     "gold_fidelity": "Knowledge fidelity by gold",
     "gold_node_jaccard": "Elements by gold (Jaccard)",
     "gold_edge_jaccard": "Dependencies by gold (Jaccard)",
+    "judge_unigenbench": "UniGenBench by the judge (share of all test points)",
+    "judge_macro": "UniGenBench by the judge, mean of the primary dimensions",
+    "gold_unigenbench": "UniGenBench by gold (share of all test points)",
+    "gold_macro": "UniGenBench by gold, mean of the primary dimensions",
+    "judged": "Images that the judge gave verdicts of",
     "readability": "Readability (1 up to 70 regions)",
     "regions": "Regions",
     "gold": "Gold: facts confirmed by the exact checker",
@@ -41,7 +46,8 @@ LABELS = {
     "color_entropy": "Colour entropy (bits)",
 }
 # Counts and image statistics have no better or worse: they are there to notice a hacked reward.
-_NEITHER = frozenset({"regions", "dark_share", "edge_density", "color_entropy"})
+# Nor has the share of images that were judged: it is the judge's.
+_NEITHER = frozenset({"judged", "regions", "dark_share", "edge_density", "color_entropy"})
 _ORDER = {name: index for index, name in enumerate(LABELS)}
 
 

@@ -24,6 +24,7 @@ PICTURE_NOTES = {
     "paircomp": "its score against its own caption",
     "editing": "what is wrong, and the geometric mean of following and preserving",
     "complex_edit": "what is wrong, and the mean of the marks, or of following and preserving",
+    "unigenbench": "the test points that are not shown, and the share of those that are",
     "mmmg": "what is not shown, and readability times knowledge fidelity",
 }
 

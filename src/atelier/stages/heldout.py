@@ -15,8 +15,9 @@ from torch import Tensor
 
 from atelier.config.schema import RunConfig
 from atelier.data.prompts import read_prompts
+from atelier.errors import DataError
 from atelier.evaluation.evaluate import evaluate
-from atelier.evaluation.files import write_images, write_results
+from atelier.evaluation.files import read_images, write_images, write_results
 from atelier.evaluation.requests import ImageRequest, image_requests
 from atelier.evaluation.results import Evaluation
 from atelier.policies.base import Policy
@@ -41,15 +42,32 @@ def evaluate_weights(
     """
     prompts = read_prompts(run.data / "heldout.parquet")[: config.evaluation.prompts]
     requests = image_requests(prompts, config.evaluation)
-    with _policy(config, [prompt.text for prompt in prompts]) as policy:
-        if weights is not None:
-            put_weights(policy.trainable(), weights)
-        images = _generate(policy, requests, config)
-    write_images(folder, [one.file for one in requests], images)
+    files = [one.file for one in requests]
+    images = _left_there(folder, files)
+    if images is None:
+        with _policy(config, [prompt.text for prompt in prompts]) as policy:
+            if weights is not None:
+                put_weights(policy.trainable(), weights)
+            images = _generate(policy, requests, config)
+        write_images(folder, files, images)
     with judge_of_stage(run, config, folder) as judge:
         evaluation = evaluate(images, prompts, config.evaluation, judge)
-    write_results(folder, evaluation, images)
+        write_results(folder, evaluation, images)
     return evaluation
+
+
+def _left_there(folder: Path, files: Sequence[str]) -> NDArray[np.uint8] | None:
+    """The images of an attempt that was ended while they were scored, which a stage's folder holds
+    for an equal configuration only; None where they are not all there."""
+    if not (folder / "images").is_dir():
+        return None
+    try:
+        images = read_images(folder, files)
+    except DataError as error:
+        logger.info("held-out images are generated anew: %s", error)
+        return None
+    logger.info("%d held-out images are there from before", len(images))
+    return images
 
 
 class Progress:

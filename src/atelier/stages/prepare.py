@@ -92,6 +92,8 @@ def _described(summary: dict[str, Any]) -> str:
     for split, more in summary["left_out"].items():
         if more:
             parts.append(f"{more} more than data.{split}_prompts left out")
+    if malformed := summary["malformed"]["left_out"]:
+        parts.append(f"{malformed} malformed rows left out (data.malformed_rows)")
     return "; ".join(parts)
 
 

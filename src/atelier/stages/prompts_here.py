@@ -24,6 +24,7 @@ class PromptsHere:
     Attributes:
         left_out: how many more the files have, of `train` and `heldout`.
         dropped: training prompts that are held out, or whose partner is.
+        malformed: rows that are left out because they cannot be read.
     """
 
     train: int
@@ -32,6 +33,7 @@ class PromptsHere:
     heldout_asked: int
     left_out: Mapping[str, int]
     dropped: int
+    malformed: int
 
 
 def prompts_here(config: RunConfig) -> PromptsHere | None:
@@ -71,6 +73,7 @@ def prompts_here(config: RunConfig) -> PromptsHere | None:
         heldout_asked=data.heldout_prompts,
         left_out=splits.left_out,
         dropped=splits.dropped,
+        malformed=len(splits.malformed),
     )
 
 

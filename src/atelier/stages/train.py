@@ -29,7 +29,7 @@ from atelier.stages.log_tail import LogTail
 from atelier.stages.remote_servers import require_answers
 from atelier.stages.run_file import shown_path
 from atelier.stages.servers.run_servers import RunServers
-from atelier.stages.suite_judges import judge_beside
+from atelier.stages.suite_judges import ANSWERS, judge_beside
 from atelier.stages.system_samples import SystemSamples
 from atelier.tracking.run_directory import RunDirectory
 
@@ -85,7 +85,7 @@ def _work(stage: Stage) -> dict[str, Any]:
     require_answers(config)
     with (
         RunServers(run, config) as servers,
-        judge_beside(config, servers) as judge,
+        judge_beside(config, servers, run.train / "evaluation" / ANSWERS) as judge,
         EvaluationFollower(run, config, judge) as follower,
     ):
         _supervise(run, config, servers)

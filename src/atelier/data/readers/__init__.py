@@ -36,6 +36,12 @@ READERS: dict[str, Callable[[Path], list[Prompt]]] = {
 }
 
 
+# Formats of which the rows that are sound can be read, and what is wrong with the others told.
+SOUND_ROWS: dict[str, Callable[[Path], tuple[list[Prompt], list[str]]]] = {
+    "unigenbench": unigenbench.read_sound,
+}
+
+
 def read_prompts_file(format: str, path: Path) -> list[Prompt]:
     """Read a prompt file of one of the formats of `READERS`.
 

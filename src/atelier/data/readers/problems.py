@@ -16,28 +16,31 @@ MOST_DIGITS = 300  # of a whole number: more are beyond all floats
 
 
 class Problems:
-    """Collects what is wrong with a file, so that one run of a reader reports all of it."""
+    """Collects what is wrong with a file, so that one run of a reader reports all of it.
+
+    `found`: a line each, without the file.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._found: list[str] = []
+        self.found: list[str] = []
 
     def add(self, where: str, what: str) -> None:
         """`where` is the place within the file: "line 3", "line 3: key 'include'"."""
         # A value, or a name of it, may be megabytes; and it may have lines and escapes of its own.
-        self._found.append(legible(f"{where}: {what}"))
+        self.found.append(legible(f"{where}: {what}"))
 
     def raise_if_any(self) -> None:
         """Raise one DataError that names the file and its first problems, one a line."""
-        if not self._found:
+        if not self.found:
             return
-        shown = self._found[:MOST_REPORTED]
-        if len(self._found) > len(shown):
-            shown.append(f"and {len(self._found) - len(shown)} more")
+        shown = self.found[:MOST_REPORTED]
+        if len(self.found) > len(shown):
+            shown.append(f"and {len(self.found) - len(shown)} more")
         if len(shown) == 1:
             raise DataError(f"{self._path}: {shown[0]}")
         raise DataError(
-            f"{self._path}: {len(self._found)} problems\n" + "\n".join(f"  {one}" for one in shown)
+            f"{self._path}: {len(self.found)} problems\n" + "\n".join(f"  {one}" for one in shown)
         )
 
 

@@ -1,25 +1,24 @@
-"""UniGenBench prompts: CSV with a JSON column of test points. Source: spec/deepgen.md 6.1.
+"""UniGenBench prompts: CSV with a JSON column of test points. Source: spec deepgen 6.1.
 
 Upstream names its columns `index, prompt_en, sub_dims_en` (or `_zh`); DeepGen-RL's copies name them
-`index, prompt, sub_dims`. Both are read.
+`index, prompt, sub_dims`. Both are read, in either language.
 """
 
-import csv
-import io
-from collections.abc import Iterator
+from __future__ import annotations
+
 from pathlib import Path
 from typing import Any, TypeGuard
 
 from atelier.data.prompts import Prompt
-from atelier.data.readers.problems import NotJson, Problems, parse_json, read_text
+from atelier.data.readers.csv_rows import Row, csv_rows
+from atelier.data.readers.problems import NotJson, Problems, parse_json
 from atelier.errors import DataError
 from atelier.legible import legible_value
+from atelier.unigenbench.taxonomy import UnknownPoint, dimension_of
 
 SUFFIXES = ("_en", "_zh", "")
 # Language: names of the test points and of their descriptions within the JSON.
 POINT_KEYS = {"en": ("Testpoints", "Testpoint Description"), "zh": ("考点", "考点对应描述")}
-
-Row = dict[str, str]
 
 
 def read(path: Path) -> list[Prompt]:
@@ -29,41 +28,46 @@ def read(path: Path) -> list[Prompt]:
     (the whole JSON).
 
     Raises:
-        DataError: not CSV, other columns; or bad rows, all reported with line number and index.
+        DataError: not CSV, other columns; or malformed rows, a test point that is not in the
+            taxonomy among them, all reported with line number and index.
     """
-    problems = Problems(path)
-    prompts: list[Prompt] = []
-    used: set[int] = set()
-    for line, row, suffix in _rows(path, problems):
-        where = f"line {line}" + (f" (index {row['index']})" if row.get("index") else "")
-        prompt_id = _prompt_id(problems, where, row, len(prompts), used)
-        text = row[f"prompt{suffix}"].strip()
-        if not text:
-            problems.add(where, f"column prompt{suffix}: the prompt is empty")
-        points = _test_points(problems, f"{where}: column sub_dims{suffix}", row, suffix)
-        if points is not None:
-            prompts.append(Prompt(prompt_id, 0, text, points))
+    prompts, problems = _read(path)
     problems.raise_if_any()
     if not prompts:
         raise DataError(f"{path}: no rows below the header")
     return prompts
 
 
-def _rows(path: Path, problems: Problems) -> Iterator[tuple[int, Row, str]]:
-    """Complete rows with the line they begin on and the suffix of the file's columns."""
-    reader = csv.reader(io.StringIO(read_text(path), newline=""), strict=True)
-    try:
-        header = [name.strip() for name in next(reader)]
-        suffix = _suffix(path, header)
-        line = reader.line_num + 1
-        for cells in reader:
-            if len(cells) == len(header):
-                yield line, dict(zip(header, cells, strict=True)), suffix
-            elif cells:
-                problems.add(f"line {line}", f"{len(cells)} cells, but {len(header)} columns")
-            line = reader.line_num + 1
-    except csv.Error as error:
-        raise DataError(f"{path}: line {reader.line_num}: not CSV ({error})") from error
+def read_sound(path: Path) -> tuple[list[Prompt], list[str]]:
+    """The prompts of the rows that are not malformed, and what is wrong with the others.
+
+    Raises:
+        DataError: not CSV, other columns, or no row is left.
+    """
+    prompts, problems = _read(path)
+    if not prompts:
+        wrong = "".join(f"; {one}" for one in problems.found[:1])
+        raise DataError(f"{path}: no row below the header can be used{wrong}")
+    return prompts, [f"{path}: {one}" for one in problems.found]
+
+
+def _read(path: Path) -> tuple[list[Prompt], Problems]:
+    problems = Problems(path)
+    prompts: list[Prompt] = []
+    used: set[int] = set()
+    header, rows = csv_rows(path, problems)
+    suffix = _suffix(path, header)
+    for line, row in rows:
+        before = len(problems.found)
+        where = f"line {line}" + (f" (index {row['index']})" if row.get("index") else "")
+        prompt_id = _prompt_id(problems, where, row, len(prompts), used)
+        text = row[f"prompt{suffix}"].strip()
+        if not text:
+            problems.add(where, f"column prompt{suffix}: the prompt is empty")
+        points = _test_points(problems, f"{where}: column sub_dims{suffix}", row, suffix)
+        if points is not None and len(problems.found) == before:
+            prompts.append(Prompt(prompt_id, 0, text, points))
+    return prompts, problems
 
 
 def _suffix(path: Path, header: list[str]) -> str:
@@ -104,6 +108,7 @@ def _test_points(problems: Problems, where: str, row: Row, suffix: str) -> dict[
         if len(points) != len(descriptions):
             problems.add(where, f"{len(points)} test points, but {len(descriptions)} descriptions")
             return None
+        _require_known(problems, where, points)
         return {
             "language": language,
             "testpoints": points,
@@ -113,6 +118,14 @@ def _test_points(problems: Problems, where: str, row: Row, suffix: str) -> dict[
     known = " or ".join(repr(points_key) for points_key, _ in POINT_KEYS.values())
     problems.add(where, f"a JSON object with {known} expected")
     return None
+
+
+def _require_known(problems: Problems, where: str, points: list[str]) -> None:
+    for name in points:
+        try:
+            dimension_of(name)
+        except UnknownPoint as error:
+            problems.add(where, str(error))
 
 
 def _are_texts(value: Any) -> TypeGuard[list[str]]:

@@ -84,7 +84,7 @@ class MmmgScorer(JudgedScorer):
     @property
     def version(self) -> str:
         asking = self._asking.config
-        return f"{super().version}/{asking.asking}/{asking.parser}/{self._regioned.counter.version}"
+        return f"{super().version}/{asking.ask}/{asking.parser}/{self._regioned.counter.version}"
 
     def weights(self) -> Sequence[Path]:
         return self._regioned.counter.weights()
@@ -143,7 +143,7 @@ class KnowledgeJudge:
 
     def _questions(self, sample: Sample, image: Any) -> list[Question]:
         config, keys = self.config, sample.known.keys
-        if config.asking == "one_by_one":
+        if config.ask == "each":
             texts = [sample.questions.get(key) or part_question(key) for key in keys]
             return [Question(text, YesNoForm(), [image]) for text in texts]
         form = VerdictsForm(keys, config.parser, config.min_judged_share)
@@ -151,14 +151,14 @@ class KnowledgeJudge:
 
     def _read(self, sample: Sample, answers: Sequence[Answer]) -> tuple[Fidelity | Missing, Seen]:
         said: Seen = {"judge": list(chain.from_iterable(map(words, answers)))}
-        measured = self._one_by_one if self.config.asking == "one_by_one" else _at_once
+        measured = self._each if self.config.ask == "each" else _together
         verdicts = measured(sample.known.keys, answers)
         if isinstance(verdicts, Missing):
             return verdicts, said
         faithful = [fidelity(sample.known, one, sample.name) for one in verdicts]
         return mean_fidelity(faithful), said | parts(sample.known, verdicts[0])
 
-    def _one_by_one(self, keys: Sequence[str], answers: Sequence[Answer]) -> Measured | Missing:
+    def _each(self, keys: Sequence[str], answers: Sequence[Answer]) -> Measured | Missing:
         """One measurement, of the mean P(yes) of each key; too few of them are none."""
         pairs = list(zip(keys, answers, strict=True))
         there = {key: one.numbers["p_yes"] > 0.5 for key, one in pairs if "p_yes" in one.numbers}
@@ -171,7 +171,7 @@ Measured = Sequence[Mapping[str, bool]]
 """The verdicts of each measurement, by key."""
 
 
-def _at_once(keys: Sequence[str], answers: Sequence[Answer]) -> Measured | Missing:
+def _together(keys: Sequence[str], answers: Sequence[Answer]) -> Measured | Missing:
     """Every measurement of the one question."""
     (answer,) = answers
     return missing(answer) if answer.missing is not None else answer.values
