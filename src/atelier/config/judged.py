@@ -19,7 +19,7 @@ def judge_conflicts(
         if judge is None:
             known = ", ".join(judges) or "none"
             yield f"{path}.judge", f"{section.judge!r} is not one of judges (declared: {known})"
-        elif judge.placement == "in_process" and not section.yes_or_no:
+        elif judge.placement == "in_process" and section.needs_words():
             yield (
                 f"{path}.judge",
                 f"{section.judge} is in_process and answers yes or no only; this reward needs "
