@@ -144,7 +144,7 @@ def test_shards_are_files_of_one(tmp_path: Path) -> None:
         "test_real-00001-of-00002.parquet",
     ]
     data = DataConfig(source="complex_edit", path=str(first))
-    assert [part for part, _ in named_files(data)] == ["train", "train"]
+    assert [one.part for one in named_files(data)] == ["train", "train"]
     assert input_files(data, from_root(".")) == shards_of(first)
     assert shards_of(tmp_path / "mine.jsonl") == [tmp_path / "mine.jsonl"]
 

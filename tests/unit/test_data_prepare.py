@@ -133,7 +133,7 @@ def _folder(folder, source):
 def _data(source, **changes):
     """The fields `prepare` needs, without the schema."""
     config = {**dict(_config()), "source": source, "heldout_path": None, **changes}
-    return SimpleNamespace(**config)
+    return SimpleNamespace(**config, parts=dict)
 
 
 @pytest.mark.parametrize("source", sorted(FOLDER_FILES))
@@ -186,7 +186,12 @@ def test_a_deepgen_mixture_is_in_the_summary(tmp_path):
     summary = prepare(_config(source="deepgen", path=str(path)), tmp_path / "out")
     assert summary["mixture"] == {
         "sampling_mode": "sample_proportional",
-        "datasets": [{"dataset_id": 0, "name": "a", "sample_weight": 2.0, "rewards": {"ocr": 1.0}}],
+        "datasets": [
+            {
+                **{"dataset_id": 0, "name": "a", "sample_weight": 2.0, "rewards": {"ocr": 1.0}},
+                **{"train": 60, "heldout": summary["heldout"]["prompts"], "drawn": 1.0},
+            }
+        ],
     }
     assert _tables(tmp_path / "out")[0][0].metadata["rewards"] == {"ocr": 1.0}
 

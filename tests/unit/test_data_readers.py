@@ -320,13 +320,13 @@ DEEPGEN_MISTAKES = [
     ("  - name: general\n    path", "  - path", r"line 9: datasets\[1\] has no name"),
     ("name: general", "name: text", r"line 9: datasets\[1\].name 'text' stands twice"),
     ("general.jsonl", "missing.jsonl", r"line 10: datasets\[1\].path: no such file .*missing"),
-    ("general.jsonl", "train.yaml", "a prompt file is one of .txt, .jsonl, .parquet"),
+    ("general.jsonl", "train.yaml", "a prompt file is one of .txt, .jsonl, .csv, .parquet"),
     ("      - clip_sim: 1\n", "", r"line 11: datasets\[1\].rewards: a non-empty list"),
     ("- clip_sim: 1\n", "- clip_sim: high\n", "line 12: .*clip_sim: a number expected"),
     ("- clip_sim: 1\n", "- clip_sim: -1\n", "line 12: .*0 or more"),
     ("- clip_sim: 1\n", "- clip_sim\n", "line 12: .*each entry is `- reward_name: weight`"),
     ("- clip_sim: 0.3\n", "- ocr: 0.3\n", r"line 8: datasets\[0\].rewards.ocr stands twice"),
-    ("- clip_sim: 1\n", "- clipsim: 1\n", "line 12: .*unknown reward 'clipsim'; did you mean clip"),
+    ("- clip_sim: 1\n", "- clipsim: 1\n", "line 12: .*reward 'clipsim'; did you mean rewards.clip"),
     ("datasets:\n", "datasets: [\n", "line .*not YAML"),
     ("datasets:\n", "datasets: {}\nx:\n", "line 2: datasets: a non-empty list expected"),
 ]
@@ -340,8 +340,8 @@ def test_mistakes_in_a_deepgen_yaml_are_named(tmp_path, old, new, message):
         _read_known(path)
 
 
-def test_a_deepgen_dataset_rewarded_by_ocr_needs_targets(tmp_path):
-    path = _deepgen(tmp_path)
+def test_a_deepgen_dataset_rewarded_by_ocr_alone_needs_targets(tmp_path):
+    path = _deepgen(tmp_path, MIXTURE.replace("      - clip_sim: 0.3\n", "", 1))
     _file(tmp_path, 'a "b"\nno quotes\n', "text.txt")
     with pytest.raises(DataError, match=r"text\.txt: line 2: no text in straight double quotes"):
         read_prompts_file("deepgen", path)

@@ -6,7 +6,13 @@ import pytest
 
 from atelier.data.keys import key, uniform
 from atelier.data.prompts import Prompt
-from atelier.data.samplers import mixed_indices, other_indices, prompt_indices, row_indices
+from atelier.data.samplers import (
+    other_indices,
+    prompt_indices,
+    row_indices,
+    sampling_shares,
+    weighted_indices,
+)
 from atelier.errors import DataError, PlanError
 
 
@@ -82,9 +88,10 @@ def test_impossible_plans_are_refused(prompts, step, per_step):
 
 def _met_share(weights, mode, sizes=(300, 100), per_step=8, steps=400):
     ids = [dataset for dataset, size in enumerate(sizes) for _ in range(size)]
+    shares = sampling_shares(ids, weights, mode)
     met = Counter()
     for step in range(steps):
-        chosen = mixed_indices(ids, weights, mode, step, per_step, seed=1)
+        chosen = weighted_indices(shares, step, per_step, seed=1)
         assert len(set(chosen)) == per_step
         met.update(ids[index] for index in chosen)
     return met[1] / met.total()
@@ -99,17 +106,34 @@ def test_weight_only_ignores_the_size():
     assert _met_share({0: 3.0, 1: 1.0}, "weight_only") == pytest.approx(0.25, abs=0.03)
 
 
+def test_shares_as_far_apart_as_weights_may_be_are_drawn():
+    shares = sampling_shares([0] * 4 + [1] * 4, {0: 1e-6, 1: 1e6}, "sample_proportional")
+    drawn = [weighted_indices(shares, step, 4, seed=0) for step in range(50)]
+    assert all({*step} == {4, 5, 6, 7} for step in drawn)
+    assert len({tuple(step) for step in drawn}) > 10
+    assert sorted(weighted_indices(shares, 0, 8, seed=0)) == list(range(8))
+
+
 def test_equal_shares_keep_epochs():
-    ids = [0] * 6 + [1] * 6
-    met = [i for s in range(3) for i in mixed_indices(ids, {0: 1, 1: 1}, "weight_only", s, 4, 0)]
+    shares = sampling_shares([0] * 6 + [1] * 6, {0: 1, 1: 1}, "weight_only")
+    met = [index for step in range(3) for index in weighted_indices(shares, step, 4, 0)]
     assert sorted(met) == list(range(12))
 
 
 def test_a_mixture_is_a_pure_function_of_the_step():
-    ids = [0] * 6 + [1] * 3
-    draws = [mixed_indices(ids, {0: 1, 1: 2}, "weight_only", step, 4, 0) for step in range(9)]
-    assert draws[7] == mixed_indices(ids, {0: 1, 1: 2}, "weight_only", 7, 4, 0)
+    shares = sampling_shares([0] * 6 + [1] * 3, {0: 1, 1: 2}, "weight_only")
+    draws = [weighted_indices(shares, step, 4, 0) for step in range(9)]
+    assert draws[7] == weighted_indices(shares, 7, 4, 0)
     assert len({tuple(draw) for draw in draws}) > 5
+
+
+@pytest.mark.parametrize("weights", [{0: 1, 1: 2}, {0: 1, 1: 1}])
+def test_other_rounds_of_a_mixture_have_other_prompts(weights):
+    shares = sampling_shares([0] * 6 + [1] * 6, weights, "sample_proportional")
+    rounds = [weighted_indices(shares, 3, 4, 0, round) for round in range(3)]
+    assert sorted(index for drawn in rounds for index in drawn) == list(range(12))
+    with pytest.raises(PlanError, match=r"train\.resample_rounds 3: a step may need 16 prompts"):
+        weighted_indices(shares, 3, 4, 0, round=3)
 
 
 @pytest.mark.parametrize(
@@ -123,7 +147,7 @@ def test_a_mixture_is_a_pure_function_of_the_step():
 )
 def test_impossible_mixtures_are_refused(weights, mode, message):
     with pytest.raises(PlanError, match=message):
-        mixed_indices([0, 0, 1], weights, mode, 0, 2, 0)
+        sampling_shares([0, 0, 1], weights, mode)
 
 
 def _table(pairs, singles):

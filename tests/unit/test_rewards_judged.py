@@ -7,6 +7,8 @@ from atelier.config.judge import JudgeConfig
 from atelier.config.paths import from_root
 from atelier.config.rewards import RewardsConfig
 from atelier.errors import ConfigError
+from atelier.judge.questions import answer_of
+from atelier.judge.replies import Failure, Parsed, Reply
 from atelier.rewards import Missing, ScoreBatch
 from atelier.rewards.registry import JUDGED
 from atelier.rewards.scorers.judges import SharedJudge
@@ -193,6 +195,73 @@ def test_only_images_of_a_group_are_compared():
 def test_a_tie_is_half_a_win():
     tally = tallies(2, [(Pair(0, 1), 0.5)])
     assert [one.win_rate for one in tally] == [0.5, 0.5]
+
+
+def test_only_a_judge_who_says_so_makes_a_tie():
+    """Golden value 10 of spec deepgen 12 has one half without any answer, too."""
+    tied = ScriptedJudge(lambda question: "<think>7 and 7</think><answer>It is a tie</answer>")
+    assert made("unified_reward_think", tied).score(batch_of(3)).values == [0.5] * 3
+    for said_ in ("", "hard to say", "<answer></answer>", None):
+        silent = ScriptedJudge(lambda question, said_=said_: said_)
+        found = made("unified_reward_think", silent).score(batch_of(3)).values
+        assert all(isinstance(one, Missing) for one in found)
+
+
+def test_a_comparison_is_asked_for_as_such_judges_were_taught():
+    judge = better([0, 1])
+    made("unified_reward_think", judge).score(batch_of(2))
+    text = judge.asked[0].prompt
+    for word in ("prompt 0", "1 to 10", "<think>", "</think>", "semantic consistency"):
+        assert word in text
+    assert "<answer>Image 1 is better</answer>" in text
+    assert "<answer>Image 2 is better</answer>" in text
+
+
+class SaysYes(ScriptedJudge):
+    """P(yes) of an image by its width - 1; None: no answer, which may come later."""
+
+    def __init__(self, p_yes):
+        super().__init__(None)
+        self.p_yes = p_yes
+
+    def _answer(self, question):
+        p_yes = self.p_yes[question.images[0].width - 1]
+        failed = Failure("the judge is away", retryable=True)
+        outcome = failed if p_yes is None else Parsed(p_yes, Reply(""))
+        return answer_of(question.form, [outcome], 0.5)
+
+
+def test_a_judge_of_yes_and_no_compares_what_it_says_of_each_image():
+    judge = SaysYes([0.9, 0.2, 0.2, 0.5])
+    scores = made("unified_reward_think", judge, form="p_yes").score(batch_of(4))
+    assert scores.values == [
+        1.0,
+        pytest.approx(0.5 / 3),
+        pytest.approx(0.5 / 3),
+        pytest.approx(2 / 3),
+    ]
+    assert [one["p_yes"] for one in scores.details] == [0.9, 0.2, 0.2, 0.5]
+    assert [len(one.images) for one in judge.asked] == [1] * 4
+    assert judge.asked[2].prompt == "Does this image show prompt 2? Answer yes or no."
+
+
+def test_an_image_without_p_yes_is_missing_and_compared_with_nobody():
+    judge = SaysYes([0.9, None, 0.1])
+    scores = made("unified_reward_think", judge, form="p_yes").score(batch_of(3))
+    assert scores.values[::2] == [1.0, 0.0]
+    assert scores.values[1].retryable
+    assert "0 of its 2 comparisons were answered: the judge is away" in scores.values[1].reason
+    alone = made("unified_reward_think", SaysYes([0.9] * 3), form="p_yes")
+    found = alone.score(batch_of(3, group_ids=[0, 1, 1])).values
+    assert "alone in its group" in found[0].reason
+    assert found[1:] == [0.5, 0.5]
+
+
+def test_the_embedded_judge_compares_without_a_network():
+    config = JudgeConfig(placement="in_process", model="assets/tiny-judge", device="cpu")
+    scorer = made("unified_reward_think", SharedJudge(config, "judges.j"), form="p_yes")
+    batch, expected, tolerance = scorer.golden()
+    assert scorer.score(batch).values == pytest.approx(expected, abs=tolerance)
 
 
 # edit_yes_no -------------------------------------------------------------------------------------

@@ -160,7 +160,7 @@ UNREADABLE = {
     "unified_reward_think": [
         IMAGE_1 + IMAGE_2,
         "<answer>Image 1 is better. Image 2 is better.</answer>",
-        "<answer>Image 1 and Image 2 are equally good</answer>",
+        "<answer>Image 1 and Image 2 are not equally good</answer>",
         "<answer>Image 3 is better</answer>",
         "<answer>Image 1 is not better</answer>",
         "Image 1 is better",

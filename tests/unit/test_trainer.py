@@ -17,6 +17,7 @@ from PIL import Image
 from atelier.algorithms.grpo import Grpo
 from atelier.config.schema import RunConfig
 from atelier.data.prompts import Prompt
+from atelier.data.samplers import SHARE
 from atelier.errors import CheckpointError, Stopped
 from atelier.rewards.base import Missing, Scores
 from atelier.rewards.reward_set import Reward, RewardSet
@@ -315,6 +316,21 @@ def test_resumed_in_the_middle_equals_undisturbed(tmp_path: Path) -> None:
     assert ours.state.updates == theirs.state.updates == 40
     assert all(torch.equal(v, theirs.weights[k]) for k, v in ours.weights.items())
     assert all(torch.equal(v, theirs.ema[k]) for k, v in ours.ema.items())
+
+
+def test_a_mixture_goes_on_where_it_was(tmp_path: Path, monkeypatch) -> None:
+    """Its draws have no state: every step is a function of the table, the seed and its number."""
+    prompts = [
+        Prompt(i, i % 2, f"prompt {i}", {"dataset": "ab"[i % 2], SHARE: 1.0 + 2 * (i % 2)})
+        for i in range(16)
+    ]
+    history = run_trainer(tmp_path / "whole", config(), prompts=prompts)
+    drawn = [row.get("mixture/b", 0.0) for row in history]
+    assert sum(drawn) / len(drawn) == pytest.approx(0.75, abs=0.15)
+    assert len({*drawn}) > 1
+    with stopped_at(monkeypatch, 13):
+        run_trainer(tmp_path / "parts", config(), prompts=prompts)
+    assert run_trainer(tmp_path / "parts", config(), prompts=prompts) == history
 
 
 def test_lines_after_the_checkpoint_are_cut_back(tmp_path: Path) -> None:

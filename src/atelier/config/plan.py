@@ -104,7 +104,7 @@ def _derive(config: RunConfig, ranks: int, facts: Facts | None, here: bool) -> P
     sampled = samples * (1 + train.resample_rounds)
     scored = sampled * each.images
     evaluations = train.steps // train.evaluate_every if train.evaluate_every else 0
-    heldout = config.data.heldout_prompts
+    heldout = config.data.most_heldout_prompts
     evaluated = 2 * min(evaluation.prompts, heldout)
     evaluated += evaluations * min(evaluation.periodic_prompts, heldout)
     evaluated *= evaluation.images_of_a_prompt

@@ -8,6 +8,8 @@ names (spec flow 4.3).
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -19,6 +21,7 @@ PromptFormat = Literal[
     "geneval",
     "unigenbench",
     "deepgen",
+    "deepgen_eval",
     "paircomp",
     "focusdiff",
     "janus_edit",
@@ -27,12 +30,12 @@ PromptFormat = Literal[
     "mmmg",
     "complex_edit",
 ]
-PromptSource = Literal["scenes", PromptFormat]
+PromptSource = Literal["scenes", "mixture", PromptFormat]
 PAIR_SOURCES = ("paircomp", "focusdiff")
 EDIT_SOURCES = ("janus_edit", "janus_sft_edit", "complex_edit")
 # Formats that carry no text to be read in the image.
 WITHOUT_TARGET = (
-    *("plain", "geneval", "unigenbench", "janus_sft", "mmmg"),
+    *("plain", "geneval", "unigenbench", "deepgen_eval", "janus_sft", "mmmg"),
     *PAIR_SOURCES,
     *EDIT_SOURCES,
 )
@@ -77,6 +80,26 @@ class NamedPaths(Protocol):
     def unpaired_path(self) -> str | None: ...
     @property
     def curriculum(self) -> NamedScores: ...
+    def parts(self) -> Mapping[str, NamedPaths]:
+        """The data sets of a mixture by name, each as data by itself."""
+        ...
+
+
+@dataclass(frozen=True)
+class NamedFile:
+    """A file that the section `data` names.
+
+    Attributes:
+        part: what it is read for.
+        path: relative to the repository unless absolute; it need not be there.
+        key: the dotted key that names it.
+        source: the format of its prompts.
+    """
+
+    part: Part
+    path: Path
+    key: str
+    source: str
 
 
 def prompt_files(data: NamedPaths) -> dict[Part, Path]:
@@ -103,9 +126,23 @@ def prompt_files(data: NamedPaths) -> dict[Part, Path]:
     return files
 
 
-def named_files(data: NamedPaths) -> list[tuple[Part, Path]]:
-    """Part and path of every file of `prompt_files`, all shards of one among them."""
-    return [(part, one) for part, file in prompt_files(data).items() for one in shards_of(file)]
+def named_files(data: NamedPaths, section: str = "data") -> list[NamedFile]:
+    """Every file of `prompt_files`, all shards of one among them, and those of the data sets of a
+    mixture."""
+    heldout_source = data.heldout_source or data.source
+    found = [
+        NamedFile(
+            part,
+            one,
+            f"{section}.{KEYS[part]}",
+            heldout_source if part == "heldout" else data.source,
+        )
+        for part, file in prompt_files(data).items()
+        for one in shards_of(file)
+    ]
+    for name, own in data.parts().items():
+        found += named_files(own, f"{section}.datasets.{name}")
+    return found
 
 
 def shards_of(path: Path) -> list[Path]:

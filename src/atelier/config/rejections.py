@@ -16,11 +16,11 @@ from atelier.config.policy_rules import policy_rejections
 from atelier.config.prompt_files import (
     EDIT_SOURCES,
     FOLDER_FILES,
-    KEYS,
     WITHOUT_TARGET,
     can_be_had,
     named_files,
 )
+from atelier.config.reward_names import ours, unset_problem
 from atelier.config.rewards import JudgedSection, RewardsConfig
 from atelier.config.schema import RolloutConfig, RunConfig, WindowConfig
 from atelier.config.suite_rules import has_edits, has_graphs, licence_rejections, suite_rejections
@@ -219,11 +219,11 @@ def _sampling_rejections(config: RunConfig, ranks: int) -> Rejections:
             f"{rollout.micro_batch_size} does not divide rollout.group_size {rollout.group_size}",
         )
     needed = (1 + train.resample_rounds) * train.prompts_per_step
-    if train.resample_rounds and needed > config.data.train_prompts:
+    if train.resample_rounds and needed > config.data.most_train_prompts:
         yield (
             "train.resample_rounds",
             f"{train.resample_rounds} rounds of other prompts may need {needed} in a step, and "
-            f"data.train_prompts is {config.data.train_prompts}",
+            f"data.train_prompts is {config.data.most_train_prompts}",
         )
     shards_weights = config.launch.engine == "deepspeed" and config.launch.zero_stage == 3
     if train.resample_rounds and shards_weights and ranks > 1:
@@ -343,12 +343,11 @@ def _environment_rejections(config: RunConfig) -> Rejections:
 
 def _data_rejections(config: RunConfig) -> Rejections:
     data = config.data
-    for part, file in named_files(data):
-        if not can_be_had(file):
-            source = data.heldout_source if part == "heldout" else data.source
-            folder = FOLDER_FILES.get(source or data.source, {}).get(part, file.name)
-            hint = f", and no folder with {folder}" if file.name != folder else ""
-            yield f"data.{KEYS[part]}", f"there is no file {file}{hint}"
+    for one in named_files(data):
+        if not can_be_had(one.path):
+            folder = FOLDER_FILES.get(one.source, {}).get(one.part, one.path.name)
+            hint = f", and no folder with {folder}" if one.path.name != folder else ""
+            yield one.key, f"there is no file {one.path}{hint}"
     if data.source == "scenes" and data.heldout_path is not None and data.heldout_source is None:
         yield "data.heldout_source", "is required: scenes are no format of data.heldout_path"
     curriculum = data.curriculum
@@ -358,13 +357,26 @@ def _data_rejections(config: RunConfig) -> Rejections:
             f"{curriculum.levels} levels in train.steps {config.train.steps}: have no more levels "
             "than steps",
         )
-    if config.train.prompts_per_step > data.train_prompts:
+    if config.train.prompts_per_step > (most := data.most_train_prompts):
         yield (
             "train.prompts_per_step",
-            f"{config.train.prompts_per_step} is more than data.train_prompts {data.train_prompts}",
+            f"{config.train.prompts_per_step} is more than data.train_prompts {most}",
         )
+    yield from _mixture_rejections(config)
     yield from licence_rejections(data)
     yield from suite_rejections(config)
+
+
+def _mixture_rejections(config: RunConfig) -> Rejections:
+    """Mixes of rewards that are not set."""
+    if config.data.source != "mixture":
+        return
+    known = config.rewards.sections()
+    for name, dataset in config.data.datasets.items():
+        for reward in dataset.rewards:
+            if not {reward, ours(reward)} & known.keys():
+                problem = unset_problem(ours(reward), known)
+                yield f"data.datasets.{name}.rewards.{reward}", f"data set {name} {problem}"
 
 
 def _no_target(config: RunConfig) -> str | None:
@@ -374,4 +386,4 @@ def _no_target(config: RunConfig) -> str | None:
         return f"data.scene_task {config.data.scene_task}"
     if config.data.source == "scenes" and config.data.scene_kind == "shapes":
         return "data.scene_kind shapes"
-    return None
+    return None  # of a mixture, each data set says for itself

@@ -126,8 +126,12 @@ def _overlay(below: dict[str, Any], above: dict[str, Any], prefix: Words) -> Ite
 
 def _expand_home(merged: Layer) -> None:
     """`~` at the beginning of a path, which no shell expands behind `key=`."""
-    for section, key in PATHS:
-        values = merged.values.get(section)
+    data = merged.values.get("data")
+    datasets = data.get("datasets") if isinstance(data, dict) else None
+    named = datasets.values() if isinstance(datasets, dict) else ()
+    places = [(merged.values.get(section), key) for section, key in PATHS]
+    places += [(one, key) for one in named for key in ("path", "heldout_path")]
+    for values, key in places:
         value = values.get(key) if isinstance(values, dict) else None
         if isinstance(values, dict) and isinstance(value, str) and value.startswith("~"):
             values[key] = os.path.expanduser(value)

@@ -139,17 +139,21 @@ class UnifiedRewardConfig(JudgedSection):
 class UnifiedRewardThinkConfig(JudgedSection):
     """Share of the comparisons in its group that an image wins (spec deepgen 5.5)."""
 
-    question: str = Field(
-        "Both images were made for this prompt: {prompt}\nCompare how well they show what it asks "
-        "for, how well they are made and how natural they look. End with "
-        "<answer>Image 1 is better</answer> or <answer>Image 2 is better</answer>.",
+    form: Literal["verdict", "p_yes"] = Field(
+        "verdict",
+        description="verdict: the judge sees both images of a pair and says which is better; "
+        "p_yes: it sees each image alone, and of two the one with the higher P(yes) wins.",
+    )
+    question: str | None = Field(
+        None,
         min_length=1,
-        description="What the judge is asked about two images; {prompt} is theirs.",
+        description="What the judge is asked about two images, or about one (p_yes); {prompt} is "
+        "theirs. Default: of the form.",
     )
     both_orders: bool = Field(
         True,
         description="Each pair is asked about in both orders, so that a liking for the first place "
-        "cancels out; false asks half as often.",
+        "cancels out; false asks half as often (verdict).",
     )
     min_answered_share: Annotated[float, Field(gt=0, le=1)] = Field(
         0.5, description="Share of an image's comparisons that must be answered, else it has none."
@@ -158,7 +162,12 @@ class UnifiedRewardThinkConfig(JudgedSection):
     def needs_whole_groups(self) -> bool:
         return True
 
+    def needs_words(self) -> bool:
+        return self.form == "verdict"
+
     def questions_an_image(self, group_size: int) -> float:
+        if self.form == "p_yes":
+            return 1
         return (group_size - 1) * (1.0 if self.both_orders else 0.5)
 
 
@@ -372,6 +381,25 @@ class LengthConfig(RewardSection):
             yield "shortest", f"{self.shortest} is more than longest, {self.longest}"
 
 
+class SpansConfig(Section):
+    """How quoted texts are looked for in what was read (spec deepgen 5.2, the newer rule)."""
+
+    case_sensitive: bool = Field(True, description="Whether bye is not BYE.")
+    kept_signs: Literal["letters", "ascii", "all"] = Field(
+        "letters",
+        description="What counts of a text: letters, marks and digits of any script; those of "
+        "ASCII, as published, which leaves nothing of Chinese; everything but white space.",
+    )
+    fold_confused: bool = Field(
+        True,
+        description="Whether signs that readers take for one another are one: 0 o, 1 i j l, 5 s, "
+        "v w; capitals are told apart.",
+    )
+    most_joined: Annotated[int, Field(ge=1, le=20)] = Field(
+        3, description="Neighbouring lines that are looked at as one, beside all of them."
+    )
+
+
 class OcrConfig(Section):
     """Text in the image, read by PP-OCR through rapidocr (spec flow 5)."""
 
@@ -383,6 +411,13 @@ class OcrConfig(Section):
     unicode_normalization: Literal["none", "NFKC"] = Field(
         "none", description="Normalisation of both texts before they are compared."
     )
+    rule: Literal["target", "spans"] = Field(
+        "target",
+        description="target: the first quoted text in all that was read, where text around it is "
+        "free (Flow-GRPO, DeepGen-RL's old); spans: every quoted text, each in what fits it best "
+        "(DeepGen-RL's new).",
+    )
+    spans: SpansConfig = SpansConfig()
     workers: Few = operational(1, "Scoring threads of a trainer process, or of a service.")
 
 
@@ -461,6 +496,11 @@ class RewardsConfig(Section):
         "How often scores that are still missing at the deadline, and may be had later, are asked "
         "for again; each time a step waits for another deadline.",
     )
+
+    @classmethod
+    def built_in(cls) -> list[str]:
+        """Names of all rewards but those of one's own, set or not."""
+        return [name for name, info in cls.model_fields.items() if info.default is None]
 
     def sections(self) -> dict[str, RewardSection]:
         """Name and section of every reward that is set, in the order of the schema."""

@@ -17,6 +17,7 @@ from pydantic_core import PydanticCustomError
 from atelier.config.completion import CompletionConfig, EvaluatedCompletions
 from atelier.config.complex_edit import ComplexEditMeasure, Licence
 from atelier.config.curriculum import CurriculumConfig
+from atelier.config.datasets import DatasetConfig, DatasetName, SamplingMode
 from atelier.config.edit_levels import MOST, EditLevels, levels_of
 from atelier.config.gpu_waiting import GpuWaitConfig
 from atelier.config.ground_truth import GroundTruthConfig
@@ -57,10 +58,13 @@ class DataConfig(Section):
     """Which prompts are trained on and which are held out."""
 
     source: PromptSource = Field(
-        "scenes", description="The embedded scene world, or the format of the prompt file."
+        "scenes",
+        description="The embedded scene world, the format of the prompt file, or a mixture of both "
+        "(data.datasets).",
     )
     path: str | None = Field(
-        None, description="Prompt file, or folder with one; required unless source is scenes."
+        None,
+        description="Prompt file, or folder with one; required unless source is scenes or mixture.",
     )
     heldout_path: str | None = Field(
         None,
@@ -112,10 +116,49 @@ class DataConfig(Section):
         description="What becomes of rows that cannot be read: the file is refused with all of "
         "them named; or they are left out, counted and named in the summary (unigenbench).",
     )
-    train_prompts: PositiveInt = Field(2048, description="Training prompts to keep or generate.")
-    heldout_prompts: PositiveInt = Field(256, description="Held-out prompts to keep or generate.")
+    train_prompts: PositiveInt = Field(
+        2048,
+        description="Training prompts to keep or generate; of a mixture, of each data set that "
+        "does not say it itself.",
+    )
+    heldout_prompts: PositiveInt = Field(
+        256, description="Held-out prompts to keep or generate, likewise."
+    )
     seed: NonNegativeInt = Field(0, description="Seed of the generated scenes and of the split.")
+    datasets: dict[DatasetName, DatasetConfig] = Field(
+        default={}, description="Data sets by names of yours (source: mixture)."
+    )
+    sampling_mode: SamplingMode = Field(
+        "sample_proportional",
+        description="What a sample_weight multiplies (source: mixture): sample_proportional: the "
+        "share that a data set has by its size; weight_only: nothing, whatever its size.",
+    )
     curriculum: CurriculumConfig = CurriculumConfig()
+
+    def parts(self) -> dict[str, DataConfig]:
+        """The data sets of a mixture by name, each as data by itself."""
+        if self.source != "mixture":
+            return {}
+        own = {
+            "train_prompts": self.train_prompts,
+            "heldout_prompts": self.heldout_prompts,
+            "seed": self.seed,
+        }
+        mixing = {"sample_weight", "rewards"}
+        return {
+            name: DataConfig(**own | one.model_dump(exclude=mixing, exclude_none=True))
+            for name, one in self.datasets.items()
+        }
+
+    @property
+    def most_train_prompts(self) -> int:
+        """Training prompts that are kept or generated at most."""
+        return sum(one.train_prompts for one in self.parts().values()) or self.train_prompts
+
+    @property
+    def most_heldout_prompts(self) -> int:
+        """Held-out prompts that are kept or generated at most."""
+        return sum(one.heldout_prompts for one in self.parts().values()) or self.heldout_prompts
 
     def levels_for(self, source: str) -> tuple[int, ...]:
         """The levels of instructions of a source, ascending."""
@@ -773,7 +816,7 @@ class RunConfig(Section):
         for name, judge in self.judges.items():
             yield from ((f"judges.{name}.{key}", text) for key, text in judge.conflicts())
         yield from judge_conflicts(self.rewards, self.judges)
-        if self.data.source != "scenes" and self.data.path is None:
+        if self.data.source not in ("scenes", "mixture") and self.data.path is None:
             yield "data.path", f"is required when data.source is {self.data.source}"
         yield from data_conflicts(self.data)
         yield from suite_conflicts(self.evaluation, self.judges)

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 from atelier.config.complex_edit import LICENCE
 from atelier.config.judge import JudgeConfig
 from atelier.config.prompt_files import EDIT_SOURCES, PAIR_SOURCES, WITHOUT_TARGET
+from atelier.config.reward_names import ours
 from atelier.config.rewards import JudgedSection
 
 if TYPE_CHECKING:
     from atelier.config.schema import DataConfig, EvaluationConfig, RunConfig
 
 Problems = Iterator[tuple[str, str]]
+MIXTURES = ("deepgen", "mixture")  # sources of several data sets with weights
 LICENSED = "complex_edit"  # the source whose licence is to be accepted
 
 
@@ -38,6 +40,14 @@ def judge_is_reward(config: RunConfig) -> bool:
 def data_conflicts(data: DataConfig) -> Problems:
     """Key and problem of settings of `data` that exclude each other."""
     yield from ((f"data.curriculum.{key}", text) for key, text in data.curriculum.conflicts())
+    if data.curriculum.scores is not None and data.source in MIXTURES:
+        yield (
+            "data.curriculum.scores",
+            f"a curriculum and the sample weights of data.source {data.source} would both say how "
+            "often a prompt is drawn; use one of them",
+        )
+    if data.source == "mixture":
+        yield from _mixture_conflicts(data)
     if data.unpaired_path is not None and data.source not in PAIR_SOURCES:
         sources = " or ".join(PAIR_SOURCES)
         yield "data.unpaired_path", f"is added to pairs: it needs data.source {sources}"
@@ -56,6 +66,16 @@ def data_conflicts(data: DataConfig) -> Problems:
             "data.scene_pairs",
             f"{data.scene_task}s do not come in pairs (data.scene_task {data.scene_task})",
         )
+
+
+def _mixture_conflicts(data: DataConfig) -> Problems:
+    if not data.datasets:
+        yield "data.datasets", "is required when data.source is mixture"
+    for key in ("path", "heldout_path"):
+        if getattr(data, key) is not None:
+            yield f"data.{key}", f"does nothing with data.source mixture: data.datasets.NAME.{key}"
+    for name, dataset in data.datasets.items():
+        yield from ((f"data.datasets.{name}.{key}", text) for key, text in dataset.conflicts())
 
 
 def suite_conflicts(evaluation: EvaluationConfig, judges: Mapping[str, JudgeConfig]) -> Problems:
@@ -100,7 +120,7 @@ def suite_rejections(config: RunConfig) -> Problems:
             "train.prompts_per_step",
             f"{config.train.prompts_per_step} must be even: training prompts come in pairs",
         )
-    if evaluation.suite == "scenes" and (heldout != "scenes" or data.scene_task != "draw"):
+    if evaluation.suite == "scenes" and not _asks_for_scenes(data, heldout):
         yield (
             "evaluation.suite",
             "scenes needs data.source scenes, and data.scene_task draw; prompts of any kind have "
@@ -175,8 +195,9 @@ def suite_warnings(config: RunConfig) -> Problems:
             "complex_edit is a test set: whoever trains on it can report no result of that "
             "benchmark, not even on pictures that were held out",
         )
+    yield from _mixture_warnings(config)
     for name in ("prompts", "periodic_prompts"):
-        asked, there = getattr(config.evaluation, name), config.data.heldout_prompts
+        asked, there = getattr(config.evaluation, name), config.data.most_heldout_prompts
         if asked > there:
             yield f"evaluation.{name}", f"{asked}, but data.heldout_prompts is {there}: all of them"
     if config.evaluation.suite == "ocr" and not data_has_words(config.data):
@@ -193,6 +214,18 @@ def suite_warnings(config: RunConfig) -> Problems:
         )
 
 
+def _mixture_warnings(config: RunConfig) -> Problems:
+    """Rewards that are never asked."""
+    datasets = config.data.datasets.values() if config.data.source == "mixture" else ()
+    if not datasets or not all(one.rewards for one in datasets):
+        return
+    named = {name for one in datasets for name, weight in one.rewards.items() if weight}
+    for path in config.rewards.by_path():
+        name = path.rpartition(".")[2]
+        if name not in named | {ours(one) for one in named}:
+            yield path, "no data set of the mixture is rewarded by it, so it is never asked"
+
+
 def _paircomp_rejections(data: DataConfig, evaluation: EvaluationConfig, heldout: str) -> Problems:
     if not has_pairs(data, heldout):
         sources = " or ".join(PAIR_SOURCES)
@@ -203,6 +236,13 @@ def _paircomp_rejections(data: DataConfig, evaluation: EvaluationConfig, heldout
     for name in ("prompts", "periodic_prompts"):
         if getattr(evaluation, name) % 2:
             yield f"evaluation.{name}", f"{getattr(evaluation, name)} would cut a pair in two"
+
+
+def _asks_for_scenes(data: DataConfig, heldout: str) -> bool:
+    """Whether every held-out prompt of a source asks for a scene to be drawn."""
+    if heldout == "mixture":
+        return all(one.source == "scenes" for one in data.datasets.values())
+    return heldout == "scenes" and data.scene_task == "draw"
 
 
 def _suite_for(data: DataConfig, heldout: str) -> str:
@@ -219,6 +259,8 @@ def _suite_for(data: DataConfig, heldout: str) -> str:
 def _lacks_target(data: DataConfig, heldout: str) -> bool:
     """Whether held-out prompts of a format surely have no text to look for. JSON lines of plain
     prompts may: their other keys are metadata."""
+    if heldout == "mixture":
+        return all(one.without_target() for one in data.datasets.values())
     path = data.heldout_path or data.path or ""
     return heldout in WITHOUT_TARGET and not (heldout == "plain" and path.endswith(".jsonl"))
 

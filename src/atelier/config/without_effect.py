@@ -120,6 +120,11 @@ RULES = (
         "rollout.window.strategy: decay",
     ),
     Rule(("data.path",), lambda config: config.data.source != "scenes", "another data.source"),
+    Rule(
+        ("data.datasets", "data.sampling_mode"),
+        lambda config: config.data.source == "mixture",
+        "data.source: mixture",
+    ),
     # Of a file's prompts nothing is said: who names a file leaves the recipe's scenes behind.
     Rule(
         ("data.scene_tiers",),

@@ -2,17 +2,32 @@
 
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from atelier.config.datasets import SamplingMode
 from atelier.config.prompt_files import named_files
+from atelier.data import mixtures
+from atelier.data.datasets import Dataset, Mixture
 from atelier.data.difficulty import Curriculum, with_curriculum
 from atelier.data.prompts import PromptSet, write_prompts
 from atelier.data.readers.deepgen import read_mixture
+from atelier.data.readers.deepgen_eval import read_datasets
 from atelier.data.rows import whole_pairs
 from atelier.data.scene_tables import ScenesConfig, scene_table, scene_tables
 from atelier.data.splits import FilesConfig, Splits, beside_scenes, read_splits
+from atelier.errors import DataError
+
+
+class MixedDataset(Protocol):
+    """What a mixture says of one of its data sets (atelier.config.datasets)."""
+
+    @property
+    def sample_weight(self) -> float: ...
+    @property
+    def rewards(self) -> Mapping[str, float]: ...
 
 
 class DataConfig(FilesConfig, ScenesConfig, Protocol):
@@ -20,6 +35,11 @@ class DataConfig(FilesConfig, ScenesConfig, Protocol):
 
     @property
     def curriculum(self) -> Curriculum: ...
+    @property
+    def sampling_mode(self) -> SamplingMode: ...
+    @property
+    def datasets(self) -> Mapping[str, MixedDataset]: ...
+    def parts(self) -> Mapping[str, "DataConfig"]: ...
 
 
 def prepare(config: DataConfig, out_dir: Path) -> dict[str, Any]:
@@ -38,6 +58,7 @@ def prepare(config: DataConfig, out_dir: Path) -> dict[str, Any]:
         DataError: as `tables`.
     """
     splits, bins = tables(config)
+    mixture = mixture_of(config)
     summary = {
         "source": config.source,
         "path": config.path,
@@ -48,7 +69,7 @@ def prepare(config: DataConfig, out_dir: Path) -> dict[str, Any]:
         "dropped_because_held_out": splits.dropped,
         "left_out": dict(splits.left_out),
         "malformed": {"left_out": len(splits.malformed), "rows": list(splits.malformed)},
-        "mixture": _mixture(config),
+        "mixture": mixture and mixtures.described(mixture, splits),
         "curriculum": bins,
     }
     for prompt_set in (splits.train, splits.heldout):
@@ -64,14 +85,49 @@ def tables(config: DataConfig) -> tuple[Splits, list[dict[str, Any]] | None]:
         DataError: a file is missing or malformed, a split would be empty, there are not as many
             scenes, or cells of the curriculum were not measured.
     """
-    if config.source == "scenes" and config.heldout_path is not None:
-        splits = beside_scenes(scene_table(config, "train"), config)
-    elif config.source == "scenes":
-        splits = Splits(*scene_tables(config), dropped=0, left_out={"train": 0, "heldout": 0})
-    else:
-        splits = read_splits(config)
+    splits = _splits(config)
+    if (mixture := mixture_of(config)) is not None:
+        splits = mixtures.mixed(splits, mixture)
     train, bins = with_curriculum(splits.train, config.curriculum)
     return replace(splits, train=train), bins
+
+
+def mixture_of(config: DataConfig) -> Mixture | None:
+    """Which data sets are mixed, and how; None where there is one set of prompts.
+
+    Raises:
+        DataError: the mixture's file cannot be read.
+    """
+    if config.source == "deepgen" and config.path is not None:
+        return read_mixture(Path(config.path))
+    if config.source != "mixture":
+        return None
+    # By name: the order in which recipes and overrides name them is no part of a run's identity.
+    named = enumerate(sorted(config.datasets.items()))
+    own = [Dataset(at, name, one.sample_weight, one.rewards) for at, (name, one) in named]
+    return Mixture(config.sampling_mode, own)
+
+
+def _splits(config: DataConfig) -> Splits:
+    if config.source == "mixture":
+        mixture, parts = mixture_of(config), config.parts()
+        assert mixture is not None
+        return mixtures.joined(
+            [(one, _part(one.name, parts[one.name])) for one in mixture.datasets]
+        )
+    if config.source != "scenes":
+        return read_splits(config)
+    if config.heldout_path is not None:
+        return beside_scenes(scene_table(config, "train"), config)
+    return Splits(*scene_tables(config), dropped=0, left_out={"train": 0, "heldout": 0})
+
+
+def _part(name: str, config: DataConfig) -> Splits:
+    """A data set of a mixture, split by itself."""
+    try:
+        return _splits(config)
+    except DataError as error:
+        raise DataError(f"data.datasets.{name}: {error}") from error
 
 
 def input_files(config: DataConfig, root: Path) -> list[Path]:
@@ -84,31 +140,21 @@ def input_files(config: DataConfig, root: Path) -> list[Path]:
     Raises:
         DataError: a mixture cannot be read.
     """
-    named = [(part, root / file) for part, file in named_files(config)]
-    files = [file for _, file in named]
-    if config.source == "deepgen":
-        mixtures = [file for part, file in named if part != "scores"]
-        files += [dataset.path for file in mixtures for dataset in read_mixture(file).datasets]
+    files: list[Path] = []
+    for one in named_files(config):
+        files.append(root / one.path)
+        if one.part != "scores":
+            files += _named_in(root / one.path, one.source)
     return files
 
 
-def _mixture(config: DataConfig) -> dict[str, Any] | None:
-    """How the datasets of a DeepGen YAML are mixed, for `samplers.mixed_indices`."""
-    if config.source != "deepgen" or config.path is None:
-        return None
-    mixture = read_mixture(Path(config.path))
-    return {
-        "sampling_mode": mixture.sampling_mode,
-        "datasets": [
-            {
-                "dataset_id": dataset.dataset_id,
-                "name": dataset.name,
-                "sample_weight": dataset.sample_weight,
-                "rewards": dataset.rewards,
-            }
-            for dataset in mixture.datasets
-        ],
-    }
+def _named_in(path: Path, source: str) -> list[Path]:
+    """The prompt files that a prompt file names."""
+    if source == "deepgen":
+        return [one.path for one in read_mixture(path).datasets if one.path is not None]
+    if source == "deepgen_eval":
+        return [one.path for one in read_datasets(path)]
+    return []
 
 
 def _described(prompts: PromptSet) -> dict[str, Any]:

@@ -6,17 +6,17 @@ Deviation from Flow-GRPO's k-repeat sampler, which draws afresh each batch and s
 
 import random
 from collections.abc import Mapping, Sequence
-from typing import Literal
 
 import numpy as np
 
+from atelier.config.datasets import SamplingMode
 from atelier.data.keys import key
 from atelier.data.paired_epochs import draw_others, draw_rows
 from atelier.data.prompts import Prompt
 from atelier.data.rows import rows_of
 from atelier.errors import PlanError
 
-SamplingMode = Literal["sample_proportional", "weight_only"]
+SHARE = "mixture_share"  # in the metadata of a prompt of a mixture: see `sampling_shares`
 
 
 def prompt_indices(num_prompts: int, step: int, prompts_per_step: int, seed: int) -> list[int]:
@@ -49,10 +49,7 @@ def other_indices(
     random.Random(key("other prompts", seed, step)).shuffle(others)
     end = round * prompts_per_step
     if end > len(others):
-        raise PlanError(
-            f"train.resample_rounds {round}: a step may need {prompts_per_step + end} prompts, and "
-            f"there are {num_prompts}: lower it or train.prompts_per_step, or have more prompts"
-        )
+        raise _too_few_others(round, prompts_per_step + end, num_prompts)
     return others[end - prompts_per_step : end]
 
 
@@ -61,15 +58,18 @@ def row_indices(
 ) -> list[int]:
     """Places of the prompts of a step (counted from 1), row after row, all different.
 
-    Without pairs, those of `prompt_indices` and, for round 1, 2, ..., of `other_indices`. With
-    pairs, a row is a pair or two single prompts, coupled anew each epoch, and an epoch holds every
-    one: nothing is left out, unlike in the original, which never reached half of its pairs (spec
-    janus 3).
+    Those of a mixture are drawn by their shares (`weighted_indices`). Without pairs, they are those
+    of `prompt_indices` and, for round 1, 2, ..., of `other_indices`. With pairs, a row is a pair or
+    two single prompts, coupled anew each epoch, and an epoch holds every one: nothing is left out,
+    unlike in the original, which never reached half of its pairs (spec janus 3).
 
     Raises:
         PlanError: as those two; or an odd number of prompts a step, with pairs.
         DataError: the two prompts of a pair are not neighbours.
     """
+    if prompts and SHARE in prompts[0].metadata:
+        shares = [float(one.metadata[SHARE]) for one in prompts]
+        return weighted_indices(shares, step, prompts_per_step, seed, round)
     table = rows_of(prompts)
     if all(len(row) == 1 for row in table):
         if round:
@@ -89,42 +89,52 @@ def row_indices(
     return [place for row in rows for place in row]
 
 
-def mixed_indices(
-    dataset_ids: Sequence[int],
-    weights: Mapping[int, float],
-    mode: SamplingMode,
-    step: int,
-    prompts_per_step: int,
-    seed: int,
+def weighted_indices(
+    shares: Sequence[float], step: int, prompts_per_step: int, seed: int, round: int = 0
 ) -> list[int]:
-    """Indices of the prompts of a step, drawn from several weighted datasets, all different.
+    """Indices of the prompts of a step, drawn by their shares, all different; for round 1, 2, ...
+    as many again, none that an earlier round of the step has.
 
-    `dataset_ids`: the dataset of each prompt; `weights`: sample_weight by dataset id, > 0. A
-    prompt's share is w (sample_proportional: 2 means twice as often as uniform) or w / size of its
-    dataset (weight_only: datasets with equal weights are met equally often). Source:
-    spec/deepgen.md 4.1; unlike the original, equal weights do not switch weight_only off.
+    Each step is a weighted draw without replacement of its own (the largest log(share) + Gumbel
+    noise win), so that data sets are met in proportion over steps, and no epoch repeats another.
+    Where all shares are equal, epochs are kept: every prompt is met once before any again.
 
-    Each step is a weighted draw without replacement of its own (the largest log(u) / share win), so
-    datasets are met in proportion over steps; where all shares are equal, epochs are kept.
+    Args:
+        shares: as `sampling_shares`, one a prompt.
 
     Raises:
-        PlanError: a plan that `prompt_indices` refuses, an unknown mode, a dataset without a
-            positive weight.
+        PlanError: as `prompt_indices` and `other_indices`.
     """
-    _check_plan(len(dataset_ids), step, prompts_per_step)
-    shares = sampling_shares(dataset_ids, weights, mode)
-    if np.all(shares == shares[0]):
-        return prompt_indices(len(dataset_ids), step, prompts_per_step, seed)
-    uniform = np.random.default_rng(key("mixture", seed, step)).random(len(shares))
-    rank = np.log(np.maximum(uniform, 1e-300)) / shares
-    chosen = np.argsort(-rank, kind="stable")[:prompts_per_step]
-    return [int(index) for index in chosen]
+    _check_plan(len(shares), step, prompts_per_step)
+    if all(share == shares[0] for share in shares):
+        if round:
+            return other_indices(len(shares), step, prompts_per_step, seed, round)
+        return prompt_indices(len(shares), step, prompts_per_step, seed)
+    end = (round + 1) * prompts_per_step
+    if end > len(shares):
+        raise _too_few_others(round, end, len(shares))
+    noise = np.random.default_rng(key("mixture", seed, step)).gumbel(size=len(shares))
+    order = np.argsort(-(np.log(shares) + noise), kind="stable")
+    return [int(index) for index in order[end - prompts_per_step : end]]
 
 
 def sampling_shares(
     dataset_ids: Sequence[int], weights: Mapping[int, float], mode: SamplingMode
-) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
-    """Relative probability of each prompt, float64 [prompts], not normalised."""
+) -> list[float]:
+    """How often each prompt is drawn, relative to the others; they need not sum to anything.
+
+    A prompt's share is the weight w of its data set (sample_proportional: 2 means twice as often as
+    uniform), or w / size of the data set (weight_only: data sets with equal weights are met equally
+    often). Source: spec/deepgen.md 4.1; unlike the original, equal weights do not switch
+    weight_only off.
+
+    Args:
+        dataset_ids: the data set of each prompt.
+        weights: sample_weight by data set, above 0.
+
+    Raises:
+        PlanError: an unknown mode, or a data set without a positive weight.
+    """
     if mode not in ("sample_proportional", "weight_only"):
         raise PlanError(f"sampling_mode {mode!r}: sample_proportional or weight_only")
     ids, where, sizes = np.unique(np.asarray(dataset_ids), return_inverse=True, return_counts=True)
@@ -134,8 +144,14 @@ def sampling_shares(
     by_dataset = np.asarray([weights[int(i)] for i in ids], np.float64)
     if mode == "weight_only":
         by_dataset = by_dataset / sizes
-    shares: np.ndarray[tuple[int], np.dtype[np.float64]] = by_dataset[where]
-    return shares
+    return [float(share) for share in by_dataset[where]]
+
+
+def _too_few_others(round: int, needed: int, there: int) -> PlanError:
+    return PlanError(
+        f"train.resample_rounds {round}: a step may need {needed} prompts, and there are {there}: "
+        "lower it or train.prompts_per_step, or have more prompts"
+    )
 
 
 def _check_plan(num_prompts: int, step: int, prompts_per_step: int) -> None:

@@ -127,8 +127,8 @@ def _heldout(config: FilesConfig, path: Path, malformed: list[str]) -> list[Row]
 
 def _without(rows: Sequence[Row], heldout: Sequence[Row]) -> list[Row]:
     """The rows of which no prompt is held out."""
-    held = {_identity(one) for row in heldout for one in row.prompts}
-    return [row for row in rows if held.isdisjoint(map(_identity, row.prompts))]
+    held = {identity_of(one) for row in heldout for one in row.prompts}
+    return [row for row in rows if held.isdisjoint(map(identity_of, row.prompts))]
 
 
 def _require_some(path: Path, train: Sequence[Row], heldout: Sequence[Row], hint: str) -> None:
@@ -196,7 +196,7 @@ def _content(row: Sequence[Prompt], folder: Path) -> str:
     return "\n".join(sorted(one.text for one in row))
 
 
-def _identity(one: Prompt) -> tuple[str, str | None]:
+def identity_of(one: Prompt) -> tuple[str, str | None]:
     """What may not be trained on and held out: the text, of an edit with the name of its picture,
     or the picture itself whatever is asked of it."""
     if (digest := one.metadata.get("picture_digest")) is not None:

@@ -59,7 +59,10 @@ class Suite:
 def row(request: ImageRequest, image: NDArray[np.uint8]) -> dict[str, Any]:
     """What a row of every suite says: who the image is, and statistics that show hacked rewards."""
     prompt = request.prompt
-    kept = ("target", "pair", "caption", "category", "tier", "discipline", "key", "level", "origin")
+    kept = (
+        *("dataset", "target", "pair", "caption", "category"),
+        *("tier", "discipline", "key", "level", "origin"),
+    )
     return {
         "prompt_id": prompt.prompt_id,
         "dataset_id": prompt.dataset_id,

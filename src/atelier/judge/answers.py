@@ -18,7 +18,7 @@ from atelier.judge.replies import Failure, Parsed, Reply, excerpt
 from atelier.tags import tagged
 
 Model = TypeVar("Model", bound=BaseModel)
-Verdict = Literal[1, 2]
+Verdict = Literal[1, 2, "tie"]
 
 _COMPLETE = frozenset({None, "", "stop", "eos_token", "stop_sequence"})
 _MOST_DIGITS = 30
@@ -280,25 +280,44 @@ def _is_scale(stated: tuple[str, str], low: float, high: float) -> bool:
 # Which of two images -----------------------------------------------------------------------------
 
 _BETTER = re.compile(r"\bimage\s+([12])\s+is\s+better\b", re.IGNORECASE)
+_TIE = re.compile(
+    r"\b(?:a tie|tied|equally (?:good|bad|well|poor|strong|weak|matched)|(?:are|is) equal"
+    r"|of equal quality|neither (?:image )?is better|cannot (?:be decided|decide)|undecided"
+    r"|unclear(?= which|\W*$))\b",
+    re.IGNORECASE,
+)
 _DENIAL = re.compile(r"\b(?:not|no|nor|neither|cannot|false|wrong)\b|n['\u2019]t\b", re.IGNORECASE)
 
 
 def read_verdict(reply: Reply) -> Parsed[Verdict] | Failure:
-    """1 or 2: which image "is better", in the words between answer tags."""
+    """1 or 2: which image "is better", in the words between answer tags; or that neither is, where
+    the judge says so there."""
     if failure := unfinished(reply):
         return failure
     contents = tagged(_spoken(reply.text), "answer")
     if not contents:
         return Failure("no <answer>...</answer>", reply, repairable=True)
-    named: set[str] = set()
+    named: set[Verdict] = set()
     for content in contents:
-        content = re.sub(r"[*_`]", "", content)
-        found = list(_BETTER.finditer(content))
-        if not found:
-            return Failure('neither "Image 1 is better" nor 2', reply, repairable=True)
-        if _DENIAL.search(content[: found[-1].start()]):
-            return Failure("a verdict that is denied", reply, repairable=True)
-        named |= {match[1] for match in found}
+        found = _verdicts(re.sub(r"[*_`]", "", content))
+        if isinstance(found, str):
+            return Failure(found, reply, repairable=True)
+        named |= found
     if len(named) > 1:
-        return Failure("both images are said to be better", reply, repairable=True)
-    return Parsed(1 if named == {"1"} else 2, reply)
+        return Failure("verdicts that contradict each other", reply, repairable=True)
+    return Parsed(named.pop(), reply)
+
+
+def _verdicts(words: str) -> set[Verdict] | str:
+    """What is said between two tags, or what is wrong with it."""
+    better, tie = list(_BETTER.finditer(words)), _TIE.search(words)
+    if better:
+        start = better[-1].start()
+    elif tie is not None:
+        start = tie.start()
+    else:
+        return 'neither "Image 1 is better" nor 2'
+    if _DENIAL.search(words[:start]):
+        return "a verdict that is denied"
+    named: set[Verdict] = {1 if match[1] == "1" else 2 for match in better}
+    return named | {"tie"} if tie is not None else named

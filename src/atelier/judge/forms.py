@@ -114,7 +114,8 @@ class TextForm:
 
 @dataclass(frozen=True)
 class VerdictForm:
-    """Which of two images is better, in answer tags. Numbers: `first_is_better`, 1 or 0."""
+    """Which of two images is better, in answer tags. Numbers: `first_is_better`, 1 or 0; a half for
+    a tie."""
 
     def request(self, config: JudgeConfig) -> dict[str, Any]:
         return {}
@@ -123,7 +124,7 @@ class VerdictForm:
         return answers.read_verdict(reply)
 
     def numbers(self, value: Any) -> dict[str, float]:
-        return {"first_is_better": float(value == 1)}
+        return {"first_is_better": 0.5 if value == "tie" else float(value == 1)}
 
 
 @dataclass(frozen=True)

@@ -12,17 +12,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
+from atelier.config.reward_names import ours, unset_problem
 from atelier.errors import ConfigError
-
-# What published mixtures call rewards that have another name here.
-PUBLISHED = {
-    "clip_sim": "clip_similarity",
-    "ocr_vllm": "vlm_ocr",
-    "pickscore": "pick_score",
-    "unifiedreward": "unified_reward",
-    "unifiedreward_sglang": "unified_reward",
-    "unifiedreward_think": "unified_reward_think",
-}
 
 
 def mix_of(metadata: Mapping[str, Any], known: Collection[str]) -> dict[str, float] | None:
@@ -34,10 +25,7 @@ def mix_of(metadata: Mapping[str, Any], known: Collection[str]) -> dict[str, flo
     mix: Mapping[str, Any] | None = metadata.get("rewards")
     if not isinstance(mix, Mapping) or not mix:
         return None
-    return {
-        name if name in known else PUBLISHED.get(name, name): float(weight)
-        for name, weight in mix.items()
-    }
+    return {name if name in known else ours(name): float(weight) for name, weight in mix.items()}
 
 
 def weight_for(name: str, own: float, mix: Mapping[str, float] | None) -> float | None:
@@ -67,10 +55,7 @@ def require_mixes(metadata: Iterable[Mapping[str, Any]], known: Collection[str])
             raise ConfigError(f"data.path: rewards of data set {dataset}: weights are numbers")
         ours = mix_of(one, known) or {}
         for name in sorted(ours.keys() - set(known)):
-            raise ConfigError(
-                f"rewards.{name}: data set {dataset} is rewarded by it, and it is not set; set "
-                f"it, or leave it out of data.path (set: {', '.join(known)})"
-            )
+            raise ConfigError(f"rewards.{name}: data set {dataset} {unset_problem(name, known)}")
         if len(ours) < len(mix):
             raise ConfigError(
                 f"data.path: data set {dataset} names one reward twice: {', '.join(mix)}"

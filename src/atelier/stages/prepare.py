@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from atelier.config.paths import from_root, repository_root, tracking_file
-from atelier.config.prompt_files import KEYS, named_files
+from atelier.config.prompt_files import named_files
 from atelier.config.schema import RunConfig
 from atelier.data.versioning import md5_of, md5_of_folder, tracked_md5
 from atelier.errors import DataError
@@ -55,10 +55,10 @@ def input_paths(config: RunConfig) -> list[Path]:
     """
     from atelier.data.prepare import input_files
 
-    for part, file in named_files(config.data):
-        if not from_root(file).exists():
-            how = _how_to_get(from_root(file))
-            raise DataError(f"data.{KEYS[part]}: {file} does not exist{how}")
+    for one in named_files(config.data):
+        if not from_root(one.path).exists():
+            how = _how_to_get(from_root(one.path))
+            raise DataError(f"{one.key}: {one.path} does not exist{how}")
     return input_files(config.data, repository_root())
 
 

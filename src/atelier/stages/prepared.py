@@ -40,7 +40,7 @@ def prepared_root() -> Path:
 
 def missing_inputs(config: RunConfig) -> list[Path]:
     """The user's own prompt files that DVC tracks and that are not in the workspace."""
-    paths = [from_root(file) for _, file in named_files(config.data)]
+    paths = [from_root(one.path) for one in named_files(config.data)]
     return [path for path in paths if not path.exists() and tracking_file(path)]
 
 

@@ -44,11 +44,12 @@ def prompts_here(config: RunConfig) -> PromptsHere | None:
 
     Raises:
         DataError: a file is malformed, or leaves no prompt to train on or to hold out.
+        ConfigError: a data set of a mixture is rewarded by what is not set.
         PlanError: they are fewer than a step takes, or the first level of a curriculum has, which
             training would refuse; or there are not as many scenes as asked for.
     """
     data = config.data
-    files = [from_root(file) for _, file in named_files(data)]
+    files = [from_root(one.path) for one in named_files(data)]
     if not all(map(is_file, files)):
         return None
     if data.source == "scenes" and data.heldout_path is None:
@@ -58,7 +59,9 @@ def prompts_here(config: RunConfig) -> PromptsHere | None:
             raise PlanError(f"this plan cannot work:\n  {error}") from error
         _require_level(config, splits.train)
         return None
+    _require_names(config)
     splits = _splits(data)
+    _require_mixes(config, splits.train)
     step, there = config.train.prompts_per_step, len(splits.train)
     if step > there:
         raise PlanError(
@@ -68,9 +71,9 @@ def prompts_here(config: RunConfig) -> PromptsHere | None:
     _require_level(config, splits.train)
     return PromptsHere(
         train=there,
-        train_asked=data.train_prompts,
+        train_asked=data.most_train_prompts,
         heldout=len(splits.heldout),
-        heldout_asked=data.heldout_prompts,
+        heldout_asked=data.most_heldout_prompts,
         left_out=splits.left_out,
         dropped=splits.dropped,
         malformed=len(splits.malformed),
@@ -82,6 +85,23 @@ def _splits(data: DataConfig) -> Splits:
 
     with contextlib.chdir(repository_root()):  # a configuration's paths are relative to it
         return tables(data)[0]
+
+
+def _require_names(config: RunConfig) -> None:
+    """A mixture's file names no reward that there is not: line by line, before its prompts are
+    read."""
+    from atelier.data.readers.deepgen import read_mixture
+
+    known = {*config.rewards.built_in(), *config.rewards.custom}
+    for one in named_files(config.data):
+        if one.source == "deepgen" and one.part != "scores":
+            read_mixture(from_root(one.path), known)
+
+
+def _require_mixes(config: RunConfig, prompts: Sequence[Prompt]) -> None:
+    from atelier.rewards.mixes import require_mixes
+
+    require_mixes((one.metadata for one in prompts), config.rewards.sections())
 
 
 def _require_level(config: RunConfig, prompts: Sequence[Prompt]) -> None:
@@ -106,9 +126,21 @@ def _require_level(config: RunConfig, prompts: Sequence[Prompt]) -> None:
 
 
 def prompt_warnings(config: RunConfig, found: PromptsHere) -> Iterator[str]:
-    """Evaluations that ask for more prompts than the file has, which is fewer than asked for."""
+    """Evaluations that ask for more prompts than the file has, which is fewer than asked for; and
+    that measure otherwise than the file says."""
+    yield from _unlike_evaluations(config)
     if found.heldout >= found.heldout_asked:
         return
     for name in ("prompts", "periodic_prompts"):
         if (asked := getattr(config.evaluation, name)) > found.heldout:
             yield f"evaluation.{name}: {asked}, but only {found.heldout} prompts are held out"
+
+
+def _unlike_evaluations(config: RunConfig) -> Iterator[str]:
+    from atelier.data.readers.deepgen_eval import differences, read_datasets
+
+    for one in named_files(config.data):
+        if one.source == "deepgen_eval" and one.part == "heldout":
+            datasets = read_datasets(from_root(one.path))
+            for key, text in differences(datasets, config.evaluation):
+                yield f"evaluation.{key}: {text}"

@@ -8,6 +8,7 @@ drawn anew each step from a key.
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import TypeVar
@@ -19,7 +20,8 @@ from atelier.data.ground_truth import has_ground_truth
 from atelier.data.keys import key, uniform
 from atelier.data.prompts import Prompt
 from atelier.data.rows import pair_of
-from atelier.data.samplers import row_indices
+from atelier.data.samplers import SHARE, row_indices
+from atelier.legible import metric_word
 from atelier.policies.base import Sample
 
 Item = TypeVar("Item")
@@ -81,12 +83,14 @@ def _places(prompts: Sequence[Prompt], step: int, config: RunConfig, round: int)
 
 
 def drawn_mix(samples: Sequence[Sample], step: int, config: RunConfig) -> dict[str, float]:
-    """Metrics of how hard the prompts of a step are; none without a curriculum."""
+    """Metrics of which prompts a step has: how hard those of a curriculum are, and which share of
+    those of a mixture is of each data set that was drawn."""
     curriculum = config.data.curriculum
-    if curriculum.scores is None:
-        return {}
     groups = [one.prompt for one in samples[:: config.rollout.group_size]]
-    return mix(groups, step, config.train.steps, curriculum.levels)
+    if curriculum.scores is not None:
+        return mix(groups, step, config.train.steps, curriculum.levels)
+    names = Counter(metric_word(one.metadata["dataset"]) for one in groups if SHARE in one.metadata)
+    return {f"mixture/{name}": count / len(groups) for name, count in sorted(names.items())}
 
 
 def _pairs(groups: Sequence[Prompt]) -> list[int | None]:

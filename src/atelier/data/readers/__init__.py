@@ -7,6 +7,7 @@ from atelier.data.prompts import Prompt
 from atelier.data.readers import (
     complex_edit,
     deepgen,
+    deepgen_eval,
     focusdiff,
     geneval,
     janus_edit,
@@ -26,6 +27,7 @@ READERS: dict[str, Callable[[Path], list[Prompt]]] = {
     "geneval": geneval.read,
     "unigenbench": unigenbench.read,
     "deepgen": deepgen.read,
+    "deepgen_eval": deepgen_eval.read,
     "paircomp": paircomp.read,
     "focusdiff": focusdiff.read,
     "janus_edit": janus_edit.read,

@@ -19,22 +19,26 @@ def csv_rows(path: Path, problems: Problems) -> tuple[list[str], Iterator[tuple[
     Rows of fewer or more are problems.
 
     Raises:
-        DataError: no text file; or, while rows are read, it is not CSV (line named).
+        DataError: no text file, or a column without a name of its own; or, while rows are read, it
+            is not CSV (line named), or there are none.
     """
     reader = csv.reader(io.StringIO(read_text(path), newline=""), strict=True)
     try:
-        header = [name.strip() for name in next(reader)]
+        header = [name.strip() for name in next(reader, [])]
     except csv.Error as error:
         raise _not_csv(path, reader, error) from error
+    if not header or "" in header or len({*header}) < len(header):
+        raise DataError(f"{path}: line 1: every column needs a name of its own")
     return header, _rows(path, problems, reader, header)
 
 
 def _rows(
     path: Path, problems: Problems, reader: Any, header: list[str]
 ) -> Iterator[tuple[int, Row]]:
-    line = reader.line_num + 1
+    line, found = reader.line_num + 1, 0
     try:
         for cells in reader:
+            found += bool(cells)
             if len(cells) == len(header):
                 yield line, dict(zip(header, cells, strict=True))
             elif cells:
@@ -42,6 +46,8 @@ def _rows(
             line = reader.line_num + 1
     except csv.Error as error:
         raise _not_csv(path, reader, error) from error
+    if not found:
+        raise DataError(f"{path}: no rows below the header")
 
 
 def _not_csv(path: Path, reader: Any, error: csv.Error) -> DataError:

@@ -5,6 +5,7 @@ published; quotes must balance.
 """
 
 from pathlib import Path
+from typing import Any
 
 from atelier.data.prompts import Prompt
 from atelier.data.readers.problems import Problems, lines, read_text
@@ -13,7 +14,7 @@ CURLY_QUOTES = "“”„«»"
 
 
 def read(path: Path) -> list[Prompt]:
-    """One prompt a non-blank line, with metadata {"target": quoted text}.
+    """One prompt a non-blank line, with metadata as `targets_of`.
 
     Raises:
         DataError: not a text file; or lines without a target, all reported with their numbers.
@@ -25,14 +26,19 @@ def read(path: Path) -> list[Prompt]:
         if problem is not None:
             problems.add(f"line {number}", problem)
             continue
-        prompts.append(Prompt(len(prompts), 0, line, {"target": target_of(line)}))
+        prompts.append(Prompt(len(prompts), 0, line, targets_of(line)))
     problems.raise_if_any()
     return prompts
 
 
-def target_of(line: str) -> str:
-    """The text between the first and the second double quote; the line has both."""
-    return line.split('"')[1]
+def targets_of(line: str) -> dict[str, Any]:
+    """{"target": the first quoted text}, and where there are several, {"targets": all of them}.
+
+    The line's double quotes balance.
+    """
+    spans = line.split('"')[1::2]
+    written = [span for span in spans if span.strip()]
+    return {"target": spans[0], **({"targets": written} if len(written) > 1 else {})}
 
 
 def quoting_problem(line: str) -> str | None:
@@ -43,7 +49,7 @@ def quoting_problem(line: str) -> str | None:
         return f'no text in straight double quotes ("){hint}: {_short(line)}'
     if quotes % 2:
         return f"unbalanced double quotes ({quotes}): {_short(line)}"
-    if not target_of(line).strip():
+    if not line.split('"')[1].strip():
         return f"the quoted target is empty: {_short(line)}"
     return None
 

@@ -1,6 +1,7 @@
 """Reward `ocr`: how much of the target text can be read in the image (spec flow 5).
 
-The target is `metadata["target"]`. An image without one has no score: it is Missing.
+The target is `metadata["target"]`; of a prompt with several, `metadata["targets"]` are all. An
+image without one has no score: it is Missing.
 """
 
 from __future__ import annotations
@@ -17,7 +18,14 @@ from atelier.errors import ConfigError
 from atelier.rewards.base import Direction, Missing, Score, ScoreBatch, Scores
 from atelier.rewards.images import drawn_word
 from atelier.rewards.scorers import ocr_engine
-from atelier.rewards.scorers.text import Normalization, normalize, reading_order, similarity
+from atelier.rewards.scorers.quoted_spans import spans_similarity
+from atelier.rewards.scorers.text import (
+    Normalization,
+    composed,
+    normalize,
+    reading_order,
+    similarity,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -25,8 +33,8 @@ logger = logging.getLogger(__name__)
 class OcrScorer:
     """Similarity of the text read by PP-OCR to the target, in [0, 1].
 
-    Details: `text` (lines joined), `lines`, `confidence` (mean over the lines, None if nothing
-    was read) and `target`.
+    The rule is that of `text` or of `quoted_spans`. Details: `text` (lines joined), `lines`,
+    `confidence` (mean over the lines, None if nothing was read) and `target`.
     """
 
     name = "ocr"
@@ -45,7 +53,7 @@ class OcrScorer:
 
     def score(self, batch: ScoreBatch) -> Scores:
         scored = [
-            self._score_image(image, metadata.get("target"))
+            self._score_image(image, metadata)
             for image, metadata in zip(batch.images, batch.metadata, strict=True)
         ]
         return Scores(self.name, [score for score, _ in scored], [seen for _, seen in scored])
@@ -54,7 +62,7 @@ class OcrScorer:
         """A word read right, the same word with a wrong target, and an empty image."""
         word = drawn_word("HELLO")
         images = [word, word, Image.new("RGB", word.size, "white")]
-        targets = ["Hello", "HELP", "HELLO"]
+        targets = ["Hello" if self.config.rule == "target" else "HELLO", "HELP", "HELLO"]
         batch = ScoreBatch(
             images=images,
             prompts=[f'the word "{target}"' for target in targets],
@@ -63,7 +71,10 @@ class OcrScorer:
         )
         return batch, [1.0, 0.5, 0.0], 1e-6
 
-    def _score_image(self, image: Image.Image, target: Any) -> tuple[Score, Mapping[str, Any]]:
+    def _score_image(
+        self, image: Image.Image, metadata: Mapping[str, Any]
+    ) -> tuple[Score, Mapping[str, Any]]:
+        target = metadata.get("target")
         if not isinstance(target, str) or not normalize(target, self._normalization):
             return Missing("the prompt's metadata has no target text"), {"target": target}
         try:
@@ -76,12 +87,24 @@ class OcrScorer:
             return Missing(f"OCR failed: {type(error).__name__}: {error}"), {"target": target}
         texts = [line.text for line in lines]
         confidence = sum(line.confidence for line in lines) / len(lines) if lines else None
-        return similarity(target, texts, self._normalization), {
+        return self._compare(metadata, texts), {
             "text": "".join(texts),
             "lines": texts,
             "confidence": confidence,
             "target": target,
         }
+
+    def _compare(self, metadata: Mapping[str, Any], texts: Sequence[str]) -> Score:
+        if self.config.rule == "target":
+            return similarity(metadata["target"], texts, self._normalization)
+        targets = metadata.get("targets") or [metadata["target"]]
+        wanted, read = (
+            [composed(one, self._normalization) for one in own] for own in (targets, texts)
+        )
+        found = spans_similarity(wanted, read, self.config.spans)
+        if found is None:
+            return Missing("nothing of the target text counts (rewards.ocr.spans.kept_signs)")
+        return found
 
     def _read(self, image: Image.Image) -> list[ocr_engine.Line]:
         lines = ocr_engine.read_lines(image, self.config.detect)

@@ -44,6 +44,14 @@ def pairs_of(group_ids: Sequence[int], both_orders: bool) -> list[Pair]:
     ]
 
 
+def compared(first: float | None, second: float | None) -> float | None:
+    """How far the first of a pair wins by its mark: 1, 0, a half where the marks are equal; None
+    where either has none."""
+    if first is None or second is None:
+        return None
+    return 0.5 if first == second else float(first > second)
+
+
 def tallies(count: int, outcomes: Iterable[tuple[Pair, float | None]]) -> list[Tally]:
     """The tally of each of `count` images.
 

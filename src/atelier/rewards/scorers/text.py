@@ -17,9 +17,12 @@ Box = Sequence[Sequence[float]]
 
 def normalize(text: str, unicode_normalization: Normalization = "none") -> str:
     """Lower case without ASCII spaces; other white space stays, as in the published rule."""
-    if unicode_normalization == "NFKC":
-        text = unicodedata.normalize("NFKC", text)
-    return text.lower().replace(" ", "")
+    return composed(text, unicode_normalization).lower().replace(" ", "")
+
+
+def composed(text: str, unicode_normalization: Normalization) -> str:
+    """The text in the form in which texts are compared."""
+    return unicodedata.normalize("NFKC", text) if unicode_normalization == "NFKC" else text
 
 
 def similarity(
