@@ -165,7 +165,9 @@ def _rollout_rejections(rollout: RolloutConfig) -> Rejections:
 def _window_rejections(rollout: RolloutConfig) -> Rejections:
     window, steps = rollout.window, rollout.num_inference_steps
     low, high = window.bounds(steps)
-    if high > steps - 1:
+    if window.covers_any_step:
+        yield from _any_step_rejections(rollout)
+    elif high > steps - 1:
         yield (
             "rollout.window.range",
             f"[{low}, {high}) reaches past the {steps - 1} steps that can be stochastic "
@@ -173,7 +175,7 @@ def _window_rejections(rollout: RolloutConfig) -> Rejections:
         )
     elif low >= high:
         yield "rollout.window.range", f"[{low}, {high}) is empty"
-    elif window.strategy != "all" and window.size > high - low:
+    elif window.size > high - low:
         yield (
             "rollout.window.size",
             f"{window.size} does not fit into rollout.window.range [{low}, {high})",
@@ -186,14 +188,23 @@ def _window_rejections(rollout: RolloutConfig) -> Rejections:
         )
     if window.strategy == "decay":
         yield from _decay_rejections(window)
-    if window.scope != "step" and (window.moves or window.strategy == "all"):
+    if window.scope != "step" and window.strategy == "fraction":
+        yield (
+            "rollout.window.scope",
+            f"{window.scope}: with rollout.window.strategy fraction all images of a step are "
+            "trained at the same steps; use step",
+        )
+    elif window.scope != "step" and (window.moves or window.strategy == "all"):
         yield (
             "rollout.window.scope",
             f"{window.scope} shares a drawn window; with rollout.window.strategy "
             f"{window.strategy} nothing is drawn",
         )
-    if rollout.tail is not None and window.strategy == "all":
-        yield "rollout.tail", "rollout.window.strategy all leaves no steps behind the window"
+    if rollout.tail is not None and window.covers_any_step:
+        yield (
+            "rollout.tail",
+            f"rollout.window.strategy {window.strategy} leaves no steps behind the window",
+        )
     if rollout.tail is not None and window.scope != "step":
         yield (
             "rollout.tail",
@@ -203,6 +214,26 @@ def _window_rejections(rollout: RolloutConfig) -> Rejections:
 
 def _decay_rejections(window: WindowConfig) -> Rejections:
     if window.fewest_steps_per_window > window.steps_per_window:
+def _any_step_rejections(rollout: RolloutConfig) -> Rejections:
+    """Of windows whose steps may lie anywhere."""
+    window, steps = rollout.window, rollout.num_inference_steps
+    low, high = window.bounds(steps)
+    drawn = window.longest(steps)
+    if drawn > high - low:
+        yield (
+            "rollout.window.fraction",
+            f"{window.fraction:g} of {steps} steps (rollout.num_inference_steps) is {drawn}, and "
+            f"{high - low} can be stochastic, which the last is not; lower it, or set "
+            "rollout.window.include_last with another rollout.dynamics than cps",
+        )
+    if window.include_last and rollout.dynamics == "cps":
+        yield (
+            "rollout.window.include_last",
+            "the last step of rollout.dynamics cps has no noise, so that nothing is drawn there "
+            "and its ratio is always 1; use false, or flow_sde or dance_sde",
+        )
+
+
         yield (
             "rollout.window.fewest_steps_per_window",
             f"{window.fewest_steps_per_window} at the end is more than the "

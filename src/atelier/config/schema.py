@@ -49,6 +49,7 @@ AdvantageUse = Literal["all", "positive_only", "negative_only", "one_only", "bin
 SuiteName = Literal["ocr", "scenes", "yes_no", "paircomp", "editing", "mmmg", "complex_edit"]
 BehaviourSchedule = Literal["follow", "ramp", "late_ramp"]
 
+WindowStrategy = Literal["all", "fast", "random", "fraction", "progressive", "decay", "exp_decay"]
 
 class DataConfig(Section):
     """Which prompts are trained on and which are held out."""
@@ -204,13 +205,24 @@ class PolicyConfig(Section):
 class WindowConfig(Section):
     """Which denoising steps are stochastic and trained (spec flow 2.2, 2.4)."""
 
-    strategy: Literal["all", "fast", "random", "progressive", "decay", "exp_decay"] = Field(
+    strategy: WindowStrategy = Field(
         "fast",
         description="all: every step but a deterministic last one. fast, random: a window drawn "
-        "each training step. progressive, decay, exp_decay: a window that moves on (MixGRPO), "
-        "evenly or faster and faster.",
+        "each training step. fraction: single steps drawn each training step (MR-GRPO). "
+        "progressive, decay, exp_decay: a window that moves on (MixGRPO), evenly or faster and "
+        "faster.",
     )
-    size: PositiveInt = Field(2, description="Steps in the window (not for all).")
+    size: PositiveInt = Field(2, description="Steps in the window (not for all and fraction).")
+    fraction: Annotated[float, Field(gt=0, le=1)] = Field(
+        0.6,
+        description="Share of the denoising steps that is drawn, rounded down, at least one "
+        "(fraction).",
+    )
+    include_last: bool = Field(
+        False,
+        description="Whether the last step may be stochastic, too (all, fraction; not with cps, "
+        "whose last step has no noise). It leaves noise in the image.",
+    )
     range: tuple[NonNegativeInt, PositiveInt] | None = Field(
         None,
         description="[low, high): the window lies inside. Default: fast: the first half of the "
@@ -241,14 +253,26 @@ class WindowConfig(Section):
 
     def bounds(self, num_steps: int) -> tuple[int, int]:
         """[low, high) of the step indices the window may cover, of `num_steps` denoising steps."""
-        if self.strategy == "all":
-            return 0, num_steps - 1
+    @property
+    def covers_any_step(self) -> bool:
+        """Whether its steps are not those of a window of a size, inside a range."""
+        return self.strategy in ("all", "fraction")
+
+        if self.covers_any_step:
+            return 0, num_steps if self.include_last else num_steps - 1
         if self.range is not None:
             return self.range
         return 0, num_steps // 2 if self.strategy == "fast" else num_steps - 2
 
 
 class RolloutConfig(Section):
+    def longest(self, num_steps: int) -> int:
+        """Steps it covers of `num_steps` denoising steps; a moving one has fewer at its end."""
+        if self.strategy == "fraction":
+            return max(1, int(num_steps * self.fraction))
+        low, high = self.bounds(num_steps)
+        return high - low if self.strategy == "all" else self.size
+
     """How training images are sampled."""
 
     group_size: PositiveInt = Field(16, description="Images per prompt.")

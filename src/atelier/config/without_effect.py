@@ -102,8 +102,18 @@ RULES = (
     ),
     Rule(
         ("rollout.window.size", "rollout.window.range"),
-        lambda config: config.rollout.window.strategy != "all",
-        "another rollout.window.strategy than all",
+        lambda config: not config.rollout.window.covers_any_step,
+        "another rollout.window.strategy than all and fraction",
+    ),
+    Rule(
+        ("rollout.window.fraction",),
+        lambda config: config.rollout.window.strategy == "fraction",
+        "rollout.window.strategy: fraction",
+    ),
+    Rule(
+        ("rollout.window.include_last",),
+        lambda config: config.rollout.window.covers_any_step,
+        "rollout.window.strategy: all or fraction",
     ),
     Rule(
         (

@@ -56,8 +56,18 @@ def sd3_memory(config: RunConfig, facts: SD3Facts, images: int, actions: int, ra
 
 def stored_latents(config: RunConfig, facts: SD3Facts, actions: int) -> int:
     """Values kept of an image: latents as sampled and the noise they were made by; or the clean
-    one and the velocities."""
-    return (actions + 1) * facts.latent_values * (1 if config.rollout.dynamics == "ode" else 2)
+    one and the velocities. At most: of steps that lie apart, the latents on both sides are kept."""
+    rollout = config.rollout
+    if rollout.dynamics == "ode":
+        return (actions + 1) * facts.latent_values
+    apart = rollout.window.strategy == "fraction"
+    latents = min(2 * actions, rollout.num_inference_steps + 1) if apart else actions + 1
+    return (latents + actions + 1) * facts.latent_values
+
+
+def _row(config: RunConfig, facts: SD3Facts) -> int:
+    """Bytes of one value a token and channel of one image."""
+    return facts.tokens * facts.width * DTYPE_BYTES[config.policy.dtype]
 
 
 def _values(config: RunConfig, facts: SD3Facts) -> int:
@@ -82,3 +92,8 @@ def _decoding(config: RunConfig, facts: SD3Facts) -> int:
     images = 1 if vae.slicing else config.rollout.micro_batch_size
     value = DTYPE_BYTES[vae.dtype]
     return _DECODED_TENSORS * images * facts.pixels * facts.vae_channels * value
+    return _autoencoding(config, facts, config.rollout.micro_batch_size)
+
+
+def _autoencoding(config: RunConfig, facts: SD3Facts, batch: int) -> int:
+    """Images to latents, or the other way."""
