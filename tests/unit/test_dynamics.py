@@ -89,7 +89,8 @@ def test_dance_is_flow_sde_with_a_constant_diffusion() -> None:
         dance = TRANSITIONS["dance_sde"](X, V, step, diffusion)
         flow = flow_sde(X, V, step, 0.7)
         assert torch.equal(dance.mean, flow.mean)
-        assert (dance.std, dance.kl_std) == (flow.std, flow.kl_std)
+        assert dance.std == flow.std
+        assert (dance.kl_std, flow.kl_std) == (dance.std, diffusion)
 
 
 def test_cps_keeps_the_noise_of_the_gaussian_toy_where_it_is_high() -> None:

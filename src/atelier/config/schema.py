@@ -432,9 +432,11 @@ class AlgorithmConfig(Section):
         "loss",
         description="Whether beta x KL is added to the loss, or taken off each action's reward.",
     )
-    kl: Literal["latent_mean", "velocity", "k3"] = Field(
+    kl: Literal["latent_mean", "velocity", "scaled_velocity", "k3"] = Field(
         "latent_mean",
-        description="Form of the KL (spec flow 3.3); k3 is for token policies; nft has velocity.",
+        description="Form of the KL (spec flow 3.3, deepgen 2.5): of a step's means by its noise, "
+        "of velocities, of velocities by the step's noise; k3 is for token policies; nft has "
+        "velocity.",
     )
     kl_correction: bool = Field(
         False,

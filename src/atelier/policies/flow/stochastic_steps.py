@@ -26,7 +26,7 @@ from atelier.policies.flow.schedules import Schedules, Solver
 class StochasticSteps:
     """See policies.base.Policy for what the methods do; replay takes one action."""
 
-    kl_forms = frozenset({"latent_mean", "velocity"})
+    kl_forms = frozenset({"latent_mean", "velocity", "scaled_velocity"})
 
     def __init__(
         self, model: FlowModel, config: RolloutConfig, schedules: Schedules, seed: int, rank: int
