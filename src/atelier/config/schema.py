@@ -376,13 +376,15 @@ class AlgorithmConfig(Section):
         "grpo",
         description="GRPO on stochastic steps or on tokens, or DiffusionNFT on finished images.",
     )
-    advantage_over: Literal["prompt", "pair"] = Field(
+    advantage_over: Literal["prompt", "pair", "step"] = Field(
         "prompt",
-        description="Whose images are compared: a prompt's, or those of both prompts of a pair "
-        "(Pair-GRPO); prompts without a partner are compared alone.",
+        description="Whose images are compared: a prompt's; those of both prompts of a pair "
+        "(Pair-GRPO), prompts without a partner alone; all of a step (REINFORCE++).",
     )
     advantage_std: Literal["group", "batch", "none"] = Field(
-        "group", description="What a group-centred reward is divided by."
+        "group",
+        description="What a group-centred reward is divided by: the std of the images that are "
+        "compared; of all of a step, those of all ranks; nothing.",
     )
     advantage_ddof: Literal[0, 1] = Field(
         0, description="What is taken off the number of images that a variance is divided by."
@@ -390,7 +392,8 @@ class AlgorithmConfig(Section):
     advantage_from: Literal["total", "each_reward", "gdpo"] = Field(
         "total",
         description="What is made relative to the group: the weighted sum of the rewards; each "
-        "reward, summed afterwards (MixGRPO); the same, then scaled over the step (GDPO).",
+        "reward, summed afterwards by shares of the weights (MixGRPO); each, summed by the weights "
+        "and then scaled over the step (GDPO).",
     )
     advantage_trim: Annotated[float, Field(ge=0, le=0.5)] = Field(
         0.0, description="Share of a group's lowest rewards that its mean and std leave out."
