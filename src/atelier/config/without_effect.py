@@ -72,9 +72,18 @@ RULES = (
         "rollout.kind: introspect",
     ),
     Rule(
-        tuple(f"train.schedule.{name}" for name in ScheduleConfig.model_fields if name != "kind"),
+        ("train.schedule.warm_up_updates",),
         lambda config: config.train.schedule.kind != "constant",
         "train.schedule.kind: two_slopes",
+        "train.schedule.kind: constant_with_warmup or two_slopes",
+    ),
+    Rule(
+        tuple(
+            f"train.schedule.{name}"
+            for name in ScheduleConfig.model_fields
+            if name not in ("kind", "warm_up_updates")
+        ),
+        lambda config: config.train.schedule.kind == "two_slopes",
     ),
     Rule(
         tuple(
