@@ -23,6 +23,7 @@ from atelier.config.prompt_files import (
 )
 from atelier.config.rewards import JudgedSection, RewardsConfig
 from atelier.config.schema import RolloutConfig, RunConfig, WindowConfig
+from atelier.config.sft_rules import sft_rejections
 from atelier.config.suite_rules import has_edits, has_graphs, licence_rejections, suite_rejections
 from atelier.config.token_rules import token_rejections
 from atelier.config.whole_groups import comparing_rewards, images_together
@@ -53,6 +54,7 @@ def rejections(config: RunConfig, ranks: int) -> Rejections:
     yield from _judge_rejections(config)
     yield from _environment_rejections(config)
     yield from _data_rejections(config)
+    yield from sft_rejections(config, ranks)
     updates = config.train.updates
     if config.train.ema.enabled and config.train.ema.every > updates:
         yield (
@@ -212,8 +214,6 @@ def _window_rejections(rollout: RolloutConfig) -> Rejections:
         )
 
 
-def _decay_rejections(window: WindowConfig) -> Rejections:
-    if window.fewest_steps_per_window > window.steps_per_window:
 def _any_step_rejections(rollout: RolloutConfig) -> Rejections:
     """Of windows whose steps may lie anywhere."""
     window, steps = rollout.window, rollout.num_inference_steps
@@ -234,6 +234,8 @@ def _any_step_rejections(rollout: RolloutConfig) -> Rejections:
         )
 
 
+def _decay_rejections(window: WindowConfig) -> Rejections:
+    if window.fewest_steps_per_window > window.steps_per_window:
         yield (
             "rollout.window.fewest_steps_per_window",
             f"{window.fewest_steps_per_window} at the end is more than the "

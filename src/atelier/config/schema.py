@@ -42,14 +42,15 @@ from atelier.config.sections import (
     Steepness,
     operational,
 )
+from atelier.config.sft import PicturesConfig, SftConfig
 from atelier.config.suite_rules import data_conflicts, suite_conflicts
 from atelier.config.tokens import EditingRolloutConfig, IntrospectionConfig, TokensConfig
 
 AdvantageUse = Literal["all", "positive_only", "negative_only", "one_only", "binary"]
 SuiteName = Literal["ocr", "scenes", "yes_no", "paircomp", "editing", "mmmg", "complex_edit"]
 BehaviourSchedule = Literal["follow", "ramp", "late_ramp"]
-
 WindowStrategy = Literal["all", "fast", "random", "fraction", "progressive", "decay", "exp_decay"]
+
 
 class DataConfig(Section):
     """Which prompts are trained on and which are held out."""
@@ -109,6 +110,7 @@ class DataConfig(Section):
     heldout_prompts: PositiveInt = Field(256, description="Held-out prompts to keep or generate.")
     seed: NonNegativeInt = Field(0, description="Seed of the generated scenes and of the split.")
     curriculum: CurriculumConfig = CurriculumConfig()
+    sft: PicturesConfig = PicturesConfig()
 
     def levels_for(self, source: str) -> tuple[int, ...]:
         """The levels of instructions of a source, ascending."""
@@ -251,21 +253,19 @@ class WindowConfig(Section):
         """Whether its place follows from the training step, and not from a draw."""
         return self.strategy in ("progressive", "decay", "exp_decay")
 
-    def bounds(self, num_steps: int) -> tuple[int, int]:
-        """[low, high) of the step indices the window may cover, of `num_steps` denoising steps."""
     @property
     def covers_any_step(self) -> bool:
         """Whether its steps are not those of a window of a size, inside a range."""
         return self.strategy in ("all", "fraction")
 
+    def bounds(self, num_steps: int) -> tuple[int, int]:
+        """[low, high) of the step indices the window may cover, of `num_steps` denoising steps."""
         if self.covers_any_step:
             return 0, num_steps if self.include_last else num_steps - 1
         if self.range is not None:
             return self.range
         return 0, num_steps // 2 if self.strategy == "fast" else num_steps - 2
 
-
-class RolloutConfig(Section):
     def longest(self, num_steps: int) -> int:
         """Steps it covers of `num_steps` denoising steps; a moving one has fewer at its end."""
         if self.strategy == "fraction":
@@ -273,6 +273,8 @@ class RolloutConfig(Section):
         low, high = self.bounds(num_steps)
         return high - low if self.strategy == "all" else self.size
 
+
+class RolloutConfig(Section):
     """How training images are sampled."""
 
     group_size: PositiveInt = Field(16, description="Images per prompt.")
@@ -507,6 +509,7 @@ class TrainConfig(Section):
         1.0, description="Gradient norm clip."
     )
     ema: EmaConfig = EmaConfig()
+    sft: SftConfig = SftConfig()
     one_step_off: bool = Field(
         False,
         description="Sample a step's images before the update of the step before, so that they are "
@@ -529,9 +532,14 @@ class TrainConfig(Section):
     )
 
     @property
+    def updates_a_step(self) -> int:
+        """Optimizer updates of a step, all epochs."""
+        return self.updates_per_step * self.inner_epochs
+
+    @property
     def updates(self) -> int:
         """Optimizer updates of the whole run, at most."""
-        return self.steps * self.updates_per_step * self.inner_epochs
+        return self.steps * self.updates_a_step
 
 
 class YesNoSuiteConfig(Section):
@@ -761,6 +769,7 @@ class RunConfig(Section):
         if self.data.source != "scenes" and self.data.path is None:
             yield "data.path", f"is required when data.source is {self.data.source}"
         yield from data_conflicts(self.data)
+        yield from ((f"train.sft.{key}", text) for key, text in self.train.sft.conflicts())
         yield from suite_conflicts(self.evaluation, self.judges)
         sampler = self.rollout.sampler
         yield from ((f"rollout.sampler.{key}", text) for key, text in sampler.conflicts())

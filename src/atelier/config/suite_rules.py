@@ -39,6 +39,7 @@ def judge_is_reward(config: RunConfig) -> bool:
 def data_conflicts(data: DataConfig) -> Problems:
     """Key and problem of settings of `data` that exclude each other."""
     yield from ((f"data.curriculum.{key}", text) for key, text in data.curriculum.conflicts())
+    yield from ((f"data.sft.{key}", text) for key, text in data.sft.conflicts())
     if data.unpaired_path is not None and data.source not in PAIR_SOURCES:
         sources = " or ".join(PAIR_SOURCES)
         yield "data.unpaired_path", f"is added to pairs: it needs data.source {sources}"

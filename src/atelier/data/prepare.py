@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from atelier.config.prompt_files import named_files
+from atelier.config.sft_rules import picture_files
+from atelier.data.captioned import CaptionedConfig, captioned_table
 from atelier.data.difficulty import Curriculum, with_curriculum
 from atelier.data.prompts import PromptSet, write_prompts
 from atelier.data.readers.deepgen import read_mixture
@@ -15,7 +17,7 @@ from atelier.data.scene_tables import ScenesConfig, scene_table, scene_tables
 from atelier.data.splits import FilesConfig, Splits, beside_scenes, read_splits
 
 
-class DataConfig(FilesConfig, ScenesConfig, Protocol):
+class DataConfig(FilesConfig, ScenesConfig, CaptionedConfig, Protocol):
     """What `prepare` needs of the configuration (atelier.config.schema.DataConfig)."""
 
     @property
@@ -23,7 +25,8 @@ class DataConfig(FilesConfig, ScenesConfig, Protocol):
 
 
 def prepare(config: DataConfig, out_dir: Path) -> dict[str, Any]:
-    """Write `train.parquet`, `heldout.parquet` and `summary.json`; return the summary.
+    """Write `train.parquet`, `heldout.parquet` and `summary.json`, and `sft.parquet` where
+    captioned pictures are asked for (captioned.py); return the summary.
 
     Scenes are generated, exactly as many as asked for; with a `heldout_path`, those that do not
     stand in that file. Files are read and cut to at most as many,
@@ -38,6 +41,7 @@ def prepare(config: DataConfig, out_dir: Path) -> dict[str, Any]:
         DataError: as `tables`.
     """
     splits, bins = tables(config)
+    pictures = captioned_table(config)
     summary = {
         "source": config.source,
         "path": config.path,
@@ -49,8 +53,9 @@ def prepare(config: DataConfig, out_dir: Path) -> dict[str, Any]:
         "left_out": dict(splits.left_out),
         "mixture": _mixture(config),
         "curriculum": bins,
+        "sft": None if pictures is None else _described(pictures),
     }
-    for prompt_set in (splits.train, splits.heldout):
+    for prompt_set in (splits.train, splits.heldout, *([] if pictures is None else [pictures])):
         write_prompts(out_dir / f"{prompt_set.name}.parquet", prompt_set)
     _write_json(out_dir / "summary.json", summary)
     return summary
@@ -88,7 +93,7 @@ def input_files(config: DataConfig, root: Path) -> list[Path]:
     if config.source == "deepgen":
         mixtures = [file for part, file in named if part != "scores"]
         files += [dataset.path for file in mixtures for dataset in read_mixture(file).datasets]
-    return files
+    return [*files, *(root / file for _, file in picture_files(config.sft))]
 
 
 def _mixture(config: DataConfig) -> dict[str, Any] | None:
