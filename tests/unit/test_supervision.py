@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import Tensor
 
 from atelier.algorithms.registry import make_algorithm
@@ -21,7 +22,7 @@ from atelier.data.ground_truth import ground_truth_image
 from atelier.data.keys import key, uniform
 from atelier.data.prompts import Prompt, PromptSet
 from atelier.dynamics.schedules import training_level
-from atelier.errors import PlanError
+from atelier.errors import DataError, PlanError
 from atelier.policies.base import Captioned, LearnsFromPictures
 from atelier.policies.sd3.policy import SD3Policy
 from atelier.rewards.reward_set import Reward, RewardSet
@@ -144,6 +145,23 @@ def test_the_loss_of_a_picture_is_flow_matching_at_its_own_level() -> None:
         velocity = policy().velocity(policy().module, noisy, timestep, conditions, 1.0)
         alone = flow_matching_loss(velocity, clean, noise)
         assert losses[place].item() == pytest.approx(alone.item(), rel=1e-5)
+
+
+def test_a_picture_of_any_size_is_its_middle_square(tmp_path: Path) -> None:
+    """Left and right of the middle there may be anything."""
+    middle = np.full((100, 300, 3), 200, np.uint8)
+    middle[:, :100], middle[:, 200:] = 0, 90
+    other = np.full((100, 100, 3), 200, np.uint8)
+    batch = []
+    for name, pixels in (("wide", middle), ("square", other)):
+        Image.fromarray(pixels).save(tmp_path / f"{name}.png")
+        prompt = Prompt(0, 0, "grey", {"image": str(tmp_path / f"{name}.png")})
+        batch.append(Captioned(prompt, "grey", 5))
+    losses = policy().picture_losses(policy().module, batch)
+    assert losses[0].item() == pytest.approx(losses[1].item(), rel=1e-5)
+    (tmp_path / "wide.png").unlink()
+    with pytest.raises(DataError, match=r"'grey'.*wide\.png"):
+        policy().picture_losses(policy().module, batch)
 
 
 def test_encoding_is_the_way_back_of_decoding() -> None:
