@@ -278,9 +278,11 @@ def test_golden_kl_of_nft_is_the_velocity_one_at_a_std_of_a_tenth() -> None:
 
 
 @pytest.mark.parametrize(
-    ("drawn", "level"), [(0.0, 1.0), (0.25, 0.9), (0.5, 0.75), (0.999, 0.002994)]
+    ("drawn", "level"),
+    [(0.0, 1.0), (0.25, 0.9), (0.5, 0.75), (0.999, 0.002994), (0.9999, 0.002994)],
 )
 def test_golden_training_levels(drawn: float, level: float) -> None:
+    """Item 8; none is 0, where a picture has no noise."""
     assert training_level(drawn, 3.0) == pytest.approx(level, abs=1e-6)
 
 

@@ -115,8 +115,9 @@ POLICIES = {
     "sd3-groups": lambda: sd3(
         num_inference_steps=8, window={"strategy": "random", "size": 2, "scope": "group"}
     ),
+    # At step 1 the steps 1, 2 and 4: side by side, and apart.
     "sd3-fraction": lambda: sd3(
-        num_inference_steps=8, noise_level=1.0, window={"strategy": "fraction", "fraction": 0.5}
+        num_inference_steps=8, noise_level=1.0, window={"strategy": "fraction", "fraction": 0.4}
     ),
     "sd3-last": lambda: sd3(
         dynamics="dance_sde",

@@ -24,7 +24,9 @@ from atelier.data.prompts import Prompt, PromptSet
 from atelier.dynamics.schedules import training_level
 from atelier.errors import DataError, PlanError
 from atelier.policies.base import Captioned, LearnsFromPictures
+from atelier.policies.sd3.encoder import ImageEncoder
 from atelier.policies.sd3.policy import SD3Policy
+from atelier.policies.sd3.tiny import build_pipeline
 from atelier.rewards.reward_set import Reward, RewardSet
 from atelier.rewards.scorers.jpeg import JpegCompressibility
 from atelier.tracking.run_directory import RunDirectory
@@ -36,7 +38,7 @@ from atelier.training.measures import Stopwatch
 from atelier.training.session import Session
 from atelier.training.supervision import Supervision
 from atelier.training.updates import Learner
-from tests.support.runs import untrained_pipeline
+from tests.support.runs import SMALLEST, untrained_pipeline
 from tests.support.toy_token_policy import ToyTokenPolicy
 
 WORLD = World(0, 1, torch.device("cpu"))
@@ -175,6 +177,17 @@ def test_encoding_is_the_way_back_of_decoding() -> None:
     again = own.decode(own.latents(pixels, [1]))
     assert again.shape == pixels.shape == (1, 64, 64, 3)
     assert np.abs(again.astype(int) - pixels).mean() < 8
+
+
+def test_latents_are_drawn_shifted_and_scaled() -> None:
+    vae = build_pipeline(SMALLEST, seed=3).vae
+    vae.register_to_config(shift_factor=0.5, scaling_factor=2.0)
+    images = np.random.default_rng(1).integers(0, 256, (2, 64, 64, 3), np.uint8)
+    found = vae.encode(torch.tensor(images).permute(0, 3, 1, 2) / 127.5 - 1).latent_dist
+    noise = torch.randn(found.mean.shape, generator=torch.Generator().manual_seed(2))
+    latents = ImageEncoder(vae).encode(images, noise)
+    assert torch.allclose(latents / 2 + 0.5, found.mean + found.std * noise, atol=1e-5)
+    assert not torch.allclose(latents / 2 + 0.5, found.mean, atol=1e-2)
 
 
 def test_what_learns_from_pictures() -> None:

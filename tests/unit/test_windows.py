@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from atelier.config.schema import WindowConfig
 from atelier.dynamics.windows import Window, draw_window, interval
+from atelier.policies.flow.parts import Part, parts_by_window, step_indices
 
 
 def sequence(count: int, num_steps: int, **settings) -> list[Window]:
@@ -103,6 +104,17 @@ def test_golden_fractions(num_steps: int, fraction: float, include_last: bool, c
     assert all(list(window) == sorted(window) for window in drawn)
     assert {step for window in drawn for step in window} == set(range(last))
     assert len(set(drawn)) > 1 or count == last
+
+
+def test_latents_between_two_steps_are_kept_once() -> None:
+    """Those before the steps 0, 1, 4, 6, 7, and behind 1, 4 and 7, in their order."""
+    apart = Part(slice(None), (0, 1, 4, 6, 7))
+    assert (apart.places, apart.kept) == ((0, 1, 3, 5, 6), 8)
+    together = Part(slice(None), (2, 3, 4))
+    assert (together.places, together.kept) == ((0, 1, 2), 4)
+    assert step_indices([apart], 3).tolist() == [6]
+    with pytest.raises(ValueError, match="gaps"):
+        parts_by_window([(0, 1, 3), (0, 2, 3)])
 
 
 def test_all_steps_with_the_last() -> None:
