@@ -14,6 +14,7 @@ from typing import Any
 
 from atelier.config.resolve import resolve, write_stage_configs
 from atelier.config.schema import RunConfig
+from atelier.data.captioned import captioned_table
 from atelier.data.prepare import prepare
 from atelier.data.prompts import Prompt, write_prompts
 from atelier.policies.sd3.tiny import TinySD3Sizes, build_pipeline
@@ -75,6 +76,9 @@ def make_run(folder: Path, overrides: Sequence[str] = ()) -> RunDirectory:
     ]
     write_prompts(run.data / "train.parquet", prompts)
     write_prompts(run.data / "heldout.parquet", prompts)
+    pictures = captioned_table(config.data)
+    if pictures is not None:
+        write_prompts(run.data / "sft.parquet", pictures)
     return run
 
 

@@ -12,6 +12,7 @@ from atelier.algorithms.advantages import (
     extremes,
     flat_groups,
     group_advantages,
+    weight_shares,
     zero_std_share,
 )
 from atelier.algorithms.comparison import Comparison
@@ -135,12 +136,15 @@ def test_each_reward_counts_alike_whatever_its_scale() -> None:
     """Worked by hand: both rewards of a group of two are +-1, so weights 3 and 1 give +-.5."""
     groups, valid = torch.tensor([0, 0]), torch.tensor([True, True])
     rewards = {"wide": torch.tensor([0.0, 1000.0]), "narrow": torch.tensor([0.2, 0.1])}
-    result = each_reward_advantages(rewards, {"wide": 3.0, "narrow": 1.0}, groups, valid)
+    shares = weight_shares({"wide": 3.0, "narrow": 1.0}, valid)
+    result = each_reward_advantages(rewards, shares, groups, valid)
     assert result.tolist() == pytest.approx([-0.5, 0.5], abs=2e-3)
+    whole = each_reward_advantages(rewards, {"wide": 3.0, "narrow": 1.0}, groups, valid)
+    assert whole.tolist() == pytest.approx([-2, 2], abs=8e-3)
     total = group_advantages(3 * rewards["wide"] + rewards["narrow"], groups, valid)
     assert total.tolist() == pytest.approx([-1, 1], abs=1e-6)
     alone = each_reward_advantages(rewards, {"wide": 0.0, "narrow": 2.0}, groups, valid)
-    assert alone.tolist() == pytest.approx([1, -1], abs=2e-3)
+    assert alone.tolist() == pytest.approx([2, -2], abs=4e-3)
 
 
 def test_gdpo_is_each_reward_scaled_over_the_step() -> None:

@@ -118,6 +118,22 @@ def test_the_full_window_leaves_the_last_step_out() -> None:
     )
 
 
+def test_a_fraction_of_the_steps_is_trained() -> None:
+    window = "rollout.window={strategy: fraction, fraction: 0.6}"
+    made = planned(window, "rollout.num_inference_steps=50")
+    assert made.trained_actions == 30
+    assert made.replay_passes == made.images * 30
+    everything = "rollout.window={strategy: fraction, fraction: 1.0, include_last: true}"
+    sde = ("rollout.dynamics=flow_sde", "algorithm.kl=latent_mean")
+    assert planned(everything, *sde).trained_actions == 8
+    assert not any("include_last" in one for one in planned(everything, *sde).warnings)
+    useless = planned("rollout.window.include_last=true", "rollout.window.fraction=0.5").warnings
+    assert [one.split(":")[0] for one in useless if "does nothing" in one] == [
+        "rollout.window.fraction",
+        "rollout.window.include_last",
+    ]
+
+
 def test_two_processes_share_the_micro_batches() -> None:
     one, two = planned(world_size=1), planned(world_size=2)
     assert (two.images, two.micro_batch_size) == (one.images, one.micro_batch_size)
@@ -189,6 +205,27 @@ def test_learning_from_finished_images_counts_levels() -> None:
         (["rollout.window.scope=group", "rollout.window.strategy=all"], "nothing is drawn"),
         (["rollout.window.scope=rank", "rollout.tail=0.5"], "rollout.tail: the images of a"),
         (["rollout.window.strategy=all", "rollout.tail=0.5"], "rollout.tail: rollout.window"),
+        (
+            ["rollout.window={strategy: fraction, fraction: 1.0}"],
+            "rollout.window.fraction: 1 of 8 steps (rollout.num_inference_steps) is 8, and 7 can "
+            "be stochastic, which the last is not; lower it, or set rollout.window.include_last",
+        ),
+        (
+            ["rollout.window={strategy: all, include_last: true}"],
+            "rollout.window.include_last: the last step of rollout.dynamics cps has no noise",
+        ),
+        (
+            ["rollout.window={strategy: fraction, scope: group}"],
+            "rollout.window.scope: group: with rollout.window.strategy fraction all images",
+        ),
+        (
+            ["rollout.window.strategy=fraction", "rollout.tail=0.5"],
+            "rollout.tail: rollout.window.strategy fraction leaves no steps",
+        ),
+        (
+            ["train.schedule={kind: constant_with_warmup, warm_up_updates: 80}"],
+            "train.schedule.warm_up_updates: 80 is not before the last of the run's 80 updates",
+        ),
         (["rollout.window={strategy: decay, size: 9}"], "rollout.window.size: 9 does not fit"),
         (
             ["algorithm.kl_placement=reward", "algorithm.advantage_from=gdpo"],

@@ -115,6 +115,16 @@ POLICIES = {
     "sd3-groups": lambda: sd3(
         num_inference_steps=8, window={"strategy": "random", "size": 2, "scope": "group"}
     ),
+    # At step 1 the steps 1, 2 and 4: side by side, and apart.
+    "sd3-fraction": lambda: sd3(
+        num_inference_steps=8, noise_level=1.0, window={"strategy": "fraction", "fraction": 0.4}
+    ),
+    "sd3-last": lambda: sd3(
+        dynamics="dance_sde",
+        noise_level=0.3,
+        num_inference_steps=5,
+        window={"strategy": "fraction", "fraction": 1.0, "include_last": True},
+    ),
     "sd3-flash": lambda: sd3(
         num_inference_steps=8,
         window={"strategy": "progressive", "size": 2},

@@ -10,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atelier.config.schema import WindowConfig
-from atelier.dynamics.windows import draw_window, interval
+from atelier.dynamics.windows import Window, draw_window, interval
+from atelier.policies.flow.parts import Part, parts_by_window, step_indices
 
 
-def sequence(count: int, num_steps: int, **settings) -> list[range]:
+def sequence(count: int, num_steps: int, **settings) -> list[Window]:
     config = WindowConfig(**settings)
     return [draw_window(config, num_steps, seed=1, step=step) for step in range(1, count + 1)]
 
@@ -24,7 +25,7 @@ def published(
     """MixGRPO's rules as the spec words them, with the state they keep, empty windows left in."""
     start = count = 0
     for _ in range(steps):
-        yield range(start, min(start + size, last))
+        yield tuple(range(start, min(start + size, last)))
         count += 1
         share = start / last
         if strategy == "decay":
@@ -57,7 +58,7 @@ def test_300_iterations_follow_the_published_rules(
     assert whole >= 6
     assert all(ours)
     if whole < 300:
-        assert ours[whole] == (range(0, 4) if back else range(22, 23))
+        assert ours[whole] == ((0, 1, 2, 3) if back else (22,))
 
 
 def test_golden_sequence_with_overlap() -> None:
@@ -75,19 +76,53 @@ def test_golden_intervals() -> None:
     golden = [25] * 14 + [23, 21, 19, 17, 16, 14, 13, 12, 11, 10]
     assert [interval(exponential, start, 23) for start in range(24)] == golden
     windows = sequence(60, 25, strategy="decay", size=4, stride=1, steps_per_window=10)
-    stays = [len(list(same)) for _, same in groupby(window.start for window in windows)]
+    stays = [len(list(same)) for _, same in groupby(window[0] for window in windows)]
     assert stays[:7] == [10, 9, 9, 8, 8, 8, 7]
 
 
 def test_random_reaches_every_place_and_fast_the_first_half() -> None:
     drawn = sequence(300, 25, strategy="random", size=4)
-    assert {window.start for window in drawn} == set(range(20))
+    assert {window[0] for window in drawn} == set(range(20))
     drawn = sequence(300, 25, strategy="fast", size=4)
-    assert {window.start for window in drawn} == set(range(9))
+    assert {window[0] for window in drawn} == set(range(9))
+
+
+@pytest.mark.parametrize(
+    ("num_steps", "fraction", "include_last", "count"),
+    [
+        *((50, 0.6, False, 30), (50, 0.98, False, 49), (50, 0.99, False, 49)),
+        *((50, 0.58, False, 28), (10, 0.05, False, 1), (50, 1.0, True, 50)),
+    ],
+)
+def test_golden_fractions(num_steps: int, fraction: float, include_last: bool, count: int) -> None:
+    """Spec deepgen 12 item 7: single steps, ascending, drawn anew each training step."""
+    last = num_steps if include_last else num_steps - 1
+    drawn = sequence(
+        200, num_steps, strategy="fraction", fraction=fraction, include_last=include_last
+    )
+    assert all(len(window) == len(set(window)) == count for window in drawn)
+    assert all(list(window) == sorted(window) for window in drawn)
+    assert {step for window in drawn for step in window} == set(range(last))
+    assert len(set(drawn)) > 1 or count == last
+
+
+def test_latents_between_two_steps_are_kept_once() -> None:
+    """Those before the steps 0, 1, 4, 6, 7, and behind 1, 4 and 7, in their order."""
+    apart = Part(slice(None), (0, 1, 4, 6, 7))
+    assert (apart.places, apart.kept) == ((0, 1, 3, 5, 6), 8)
+    together = Part(slice(None), (2, 3, 4))
+    assert (together.places, together.kept) == ((0, 1, 2), 4)
+    assert step_indices([apart], 3).tolist() == [6]
+    with pytest.raises(ValueError, match="gaps"):
+        parts_by_window([(0, 1, 3), (0, 2, 3)])
+
+
+def test_all_steps_with_the_last() -> None:
+    assert sequence(1, 8, strategy="all", include_last=True) == [tuple(range(8))]
 
 
 def test_scope_says_who_shares_a_window() -> None:
-    def drawn(scope: str, group: int, rank: int) -> list[range]:
+    def drawn(scope: str, group: int, rank: int) -> list[Window]:
         config = WindowConfig(strategy="random", size=2, scope=scope)
         return [draw_window(config, 12, 1, step, group, rank) for step in range(1, 60)]
 
@@ -97,7 +132,7 @@ def test_scope_says_who_shares_a_window() -> None:
 
 
 @given(
-    st.sampled_from(["all", "fast", "random", "progressive", "decay", "exp_decay"]),
+    st.sampled_from(["all", "fast", "random", "fraction", "progressive", "decay", "exp_decay"]),
     st.integers(4, 30),
     st.integers(1, 4),
     st.sampled_from([None, 0, 1, 3]),
@@ -111,4 +146,4 @@ def test_no_window_is_empty_or_reaches_the_last_step(
         strategy=strategy, size=min(size, num_steps // 2), stride=stride, roll_back=back
     )
     window = draw_window(config, num_steps, 3, step)
-    assert 0 <= window.start < window.stop <= num_steps - 1
+    assert 0 <= window[0] <= window[-1] < num_steps - 1

@@ -1,7 +1,8 @@
 """Group-relative advantages. Pure; a missing score takes no part in any statistic.
 
-Source: spec flow 3.1 (groups, std), 2.4 (each reward on its own, trimmed statistics), 2.5 (the best
-and the worst of n); spec janus 2 (ddof 1). Stds get EPSILON added outside the root.
+A batch is the whole step: the images of all ranks. Source: spec flow 3.1 (groups, std), 2.4 (each
+reward on its own, trimmed statistics), 2.5 (the best and the worst of n); spec janus 2 (ddof 1);
+spec deepgen 2.4 (GDPO). Stds get EPSILON added outside the root.
 """
 
 from __future__ import annotations
@@ -92,31 +93,43 @@ def each_reward_advantages(
 ) -> Tensor:
     """Every reward made relative to its group on its own, then summed by weight: [N].
 
-    So a reward with a wide scale does not drown one with a narrow scale. Weights are numbers, or
-    [N] where they differ by sample; they are divided by their sum (MixGRPO's form), and a reward
-    takes no part in samples where its weight is 0.
+    So a reward with a wide scale does not drown one with a narrow scale.
+
+    Args:
+        weights: by reward, a number, or [N] where samples of different data sets weigh it
+            differently. A reward takes no part in samples where its weight is 0, whatever its
+            value there.
     """
-    by_sample = {
-        name: torch.as_tensor(weight, dtype=torch.float64).expand(valid.shape)
-        for name, weight in weights.items()
-    }
-    total = torch.stack([weight.abs() for weight in by_sample.values()]).sum(0)
     summed = torch.zeros(valid.shape, dtype=torch.float64)
-    for name, weight in by_sample.items():
+    for name, weight in _by_sample(weights, valid).items():
         counts = valid & (weight != 0)
         if counts.any():
             alone = group_advantages(rewards[name], group_ids, counts, std, trim, ddof).double()
-            summed += torch.where(counts, weight / total * alone, 0.0)
+            summed += torch.where(counts, weight * alone, 0.0)
     return summed.float()
 
 
-def whitened(advantages: Tensor, valid: Tensor) -> Tensor:
+def weight_shares(weights: Mapping[str, float | Tensor], valid: Tensor) -> dict[str, Tensor]:
+    """Each sample's weights divided by the sum of their sizes (MixGRPO's form): [N] a reward."""
+    by_sample = _by_sample(weights, valid)
+    total = torch.stack([weight.abs() for weight in by_sample.values()]).sum(0)
+    return {name: torch.where(total > 0, weight / total, 0.0) for name, weight in by_sample.items()}
+
+
+def whitened(advantages: Tensor, valid: Tensor, ddof: int = 0) -> Tensor:
     """Mean 0 and std 1 over the valid ones of the batch (the second step of GDPO): [N]."""
     known = advantages[valid].double()
-    if len(known) == 0:
-        return advantages
-    scaled = (advantages.double() - known.mean()) / (known.std(correction=0) + EPSILON)
+    if len(known) <= ddof:
+        return torch.zeros_like(advantages)
+    scaled = (advantages.double() - known.mean()) / (known.std(correction=ddof) + EPSILON)
     return torch.where(valid, scaled, 0.0).float()
+
+
+def _by_sample(weights: Mapping[str, float | Tensor], valid: Tensor) -> dict[str, Tensor]:
+    return {
+        name: torch.as_tensor(weight, dtype=torch.float64).expand(valid.shape)
+        for name, weight in weights.items()
+    }
 
 
 def extremes(advantages: Tensor, group_ids: Tensor, valid: Tensor, keep: int) -> Tensor:

@@ -13,6 +13,7 @@ from atelier.algorithms.advantages import (
     each_reward_advantages,
     extremes,
     group_advantages,
+    weight_shares,
     whitened,
 )
 from atelier.algorithms.base import Advantages, Scored
@@ -21,7 +22,7 @@ from atelier.config.schema import AlgorithmConfig, RunConfig
 
 @dataclass(frozen=True)
 class Comparison:
-    """Compares the images of a group.
+    """Compares the images of a group, or of a step, which is that of all ranks.
 
     Attributes:
         reward_weights: by name, for advantages that are made of each reward on its own, where
@@ -46,21 +47,27 @@ class Comparison:
                 the same action of its group.
         """
         config = self.config
-        kept = comparable(scored.group_ids, scored.valid, self.min_valid)
-        if penalties is None:
-            values = self._relative(scored, scored.total, kept)[:, None]
-        else:
-            penalised = scored.total[:, None] - penalties
-            values = torch.stack([self._relative(scored, one, kept) for one in penalised.T], dim=1)
+        ids = self._compared(scored.group_ids)
+        kept = comparable(ids, scored.valid, self.min_valid)
+        totals = scored.total[:, None] if penalties is None else scored.total[:, None] - penalties
+        values = torch.stack([self._relative(scored, one, ids, kept) for one in totals.T], dim=1)
         if config.keep_extremes is not None:
             kept = extremes(values.mean(1), scored.group_ids, kept, config.keep_extremes)
         return Advantages(values.clamp(-config.advantage_clip, config.advantage_clip), kept)
 
-    def _relative(self, scored: Scored, total: Tensor, valid: Tensor) -> Tensor:
-        config, ids = self.config, scored.group_ids
-        std, trim, ddof = config.advantage_std, config.advantage_trim, config.advantage_ddof
+    def _compared(self, group_ids: Tensor) -> Tensor:
+        """Equal for samples that are compared with each other."""
+        is_step = self.config.advantage_over == "step"
+        return torch.zeros_like(group_ids) if is_step else group_ids
+
+    def _relative(self, scored: Scored, total: Tensor, ids: Tensor, valid: Tensor) -> Tensor:
+        config = self.config
+        how = config.advantage_std, config.advantage_trim, config.advantage_ddof
         if config.advantage_from == "total":
-            return group_advantages(total, ids, valid, std, trim, ddof)
-        weights: dict[str, float | Tensor] = {**self.reward_weights, **scored.weights}
-        weighed = each_reward_advantages(scored.values, weights, ids, valid, std, trim, ddof)
-        return whitened(weighed, valid) if config.advantage_from == "gdpo" else weighed
+            return group_advantages(total, ids, valid, *how)
+        weights: Mapping[str, float | Tensor] = {**self.reward_weights, **scored.weights}
+        if config.advantage_from == "gdpo":
+            summed = each_reward_advantages(scored.values, weights, ids, valid, *how)
+            return whitened(summed, valid, config.advantage_ddof)
+        shares = weight_shares(weights, valid)
+        return each_reward_advantages(scored.values, shares, ids, valid, *how)

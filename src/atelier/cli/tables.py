@@ -117,6 +117,15 @@ def _pass_rows(plan: Plan) -> list[Row]:
         ("passes, rollout", sampled, "transformer passes of one image, at most"),
         ("passes, replay", replayed, "the same over trained actions, with gradients or not"),
         ("passes, evaluation", evaluated, ""),
+        *_picture_rows(plan),
+    ]
+
+
+def _picture_rows(plan: Plan) -> list[Row]:
+    if not plan.pictures:
+        return []
+    return [
+        ("passes, pictures", f"{plan.pictures:,}", "captioned ones, with gradients (train.sft)")
     ]
 
 

@@ -56,7 +56,10 @@ def _grpo_rejections(config: RunConfig) -> Rejections:
             "rollout.tail uses it",
         )
     if algorithm.beta > 0 and algorithm.kl == "k3":
-        yield "algorithm.kl", "k3 is for token policies; sd3 has latent_mean and velocity"
+        yield (
+            "algorithm.kl",
+            "k3 is for token policies; sd3 has latent_mean, velocity and scaled_velocity",
+        )
     if algorithm.kl_placement == "reward" and algorithm.advantage_from != "total":
         yield (
             "algorithm.kl_placement",

@@ -20,6 +20,7 @@ from atelier.config.placement import placement_rows, placement_warnings
 from atelier.config.rejections import rejections, rewards_in_use
 from atelier.config.rewards import JudgedSection
 from atelier.config.schema import RunConfig
+from atelier.config.sft_rules import sft_warnings
 from atelier.config.space import space_warnings
 from atelier.config.suite_rules import suite_warnings
 from atelier.config.token_rules import token_warnings
@@ -66,6 +67,7 @@ class Plan:
     rollout_passes: int  # through the model, or token steps; at most
     replay_passes: int  # over what was rolled out, with gradients and without
     evaluation_passes: int  # through the model, or token steps
+    pictures: int  # with captions, learned from beside the rewards; each is a pass with gradients
     painting_passes: int  # of a frozen transformer that paints: to train on, and to evaluate
     memory: Memory | None  # a rank; None when the model is not on this machine, nor known
     placement: tuple[tuple[str, str, str], ...]  # who computes where, and a remark
@@ -131,6 +133,7 @@ def _derive(config: RunConfig, ranks: int, facts: Facts | None, here: bool) -> P
         rollout_passes=sampled * each.rollout,
         replay_passes=samples * _replays(config) * each.replay,
         evaluation_passes=evaluated * each.evaluation,
+        pictures=_pictures(config),
         painting_passes=sampled * each.painting + evaluated * each.evaluation_painting,
         memory=estimate(config, facts, samples_per_step // ranks, actions, ranks)
         if facts
@@ -147,6 +150,13 @@ def _replays(config: RunConfig) -> int:
     reference = config.algorithm.beta > 0
     recomputed = config.rollout.old_log_prob == "recompute"
     return config.train.inner_epochs * (1 + reference) + recomputed
+
+
+def _pictures(config: RunConfig) -> int:
+    """Captioned pictures of the whole run."""
+    sft, train = config.train.sft, config.train
+    updates = train.steps // sft.every * train.updates_a_step
+    return updates * sft.pictures_per_update if sft.enabled else 0
 
 
 def _questions_an_image(config: RunConfig) -> Iterator[float]:
@@ -181,6 +191,7 @@ def _warnings(config: RunConfig, ranks: int, facts: Facts | None) -> Iterator[tu
     yield from objective_warnings(config)
     yield from completion_warnings(config)
     yield from token_warnings(config)
+    yield from sft_warnings(config)
     clip = config.algorithm.clip_range
     if rollout.log_prob == "ratio_norm" and clip is not None and clip >= WIDE_GUARD_CLIP:
         yield (

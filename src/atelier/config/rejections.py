@@ -23,6 +23,7 @@ from atelier.config.prompt_files import (
 from atelier.config.reward_names import ours, unset_problem
 from atelier.config.rewards import JudgedSection, RewardsConfig
 from atelier.config.schema import RolloutConfig, RunConfig, WindowConfig
+from atelier.config.sft_rules import sft_rejections
 from atelier.config.suite_rules import has_edits, has_graphs, licence_rejections, suite_rejections
 from atelier.config.token_rules import token_rejections
 from atelier.config.whole_groups import comparing_rewards, images_together
@@ -53,6 +54,7 @@ def rejections(config: RunConfig, ranks: int) -> Rejections:
     yield from _judge_rejections(config)
     yield from _environment_rejections(config)
     yield from _data_rejections(config)
+    yield from sft_rejections(config, ranks)
     updates = config.train.updates
     if config.train.ema.enabled and config.train.ema.every > updates:
         yield (
@@ -165,7 +167,9 @@ def _rollout_rejections(rollout: RolloutConfig) -> Rejections:
 def _window_rejections(rollout: RolloutConfig) -> Rejections:
     window, steps = rollout.window, rollout.num_inference_steps
     low, high = window.bounds(steps)
-    if high > steps - 1:
+    if window.covers_any_step:
+        yield from _any_step_rejections(rollout)
+    elif high > steps - 1:
         yield (
             "rollout.window.range",
             f"[{low}, {high}) reaches past the {steps - 1} steps that can be stochastic "
@@ -173,7 +177,7 @@ def _window_rejections(rollout: RolloutConfig) -> Rejections:
         )
     elif low >= high:
         yield "rollout.window.range", f"[{low}, {high}) is empty"
-    elif window.strategy != "all" and window.size > high - low:
+    elif window.size > high - low:
         yield (
             "rollout.window.size",
             f"{window.size} does not fit into rollout.window.range [{low}, {high})",
@@ -186,18 +190,47 @@ def _window_rejections(rollout: RolloutConfig) -> Rejections:
         )
     if window.strategy == "decay":
         yield from _decay_rejections(window)
-    if window.scope != "step" and (window.moves or window.strategy == "all"):
+    if window.scope != "step" and window.strategy == "fraction":
+        yield (
+            "rollout.window.scope",
+            f"{window.scope}: with rollout.window.strategy fraction all images of a step are "
+            "trained at the same steps; use step",
+        )
+    elif window.scope != "step" and (window.moves or window.strategy == "all"):
         yield (
             "rollout.window.scope",
             f"{window.scope} shares a drawn window; with rollout.window.strategy "
             f"{window.strategy} nothing is drawn",
         )
-    if rollout.tail is not None and window.strategy == "all":
-        yield "rollout.tail", "rollout.window.strategy all leaves no steps behind the window"
+    if rollout.tail is not None and window.covers_any_step:
+        yield (
+            "rollout.tail",
+            f"rollout.window.strategy {window.strategy} leaves no steps behind the window",
+        )
     if rollout.tail is not None and window.scope != "step":
         yield (
             "rollout.tail",
             "the images of a micro-batch take the same steps; use rollout.window.scope step",
+        )
+
+
+def _any_step_rejections(rollout: RolloutConfig) -> Rejections:
+    """Of windows whose steps may lie anywhere."""
+    window, steps = rollout.window, rollout.num_inference_steps
+    low, high = window.bounds(steps)
+    drawn = window.longest(steps)
+    if drawn > high - low:
+        yield (
+            "rollout.window.fraction",
+            f"{window.fraction:g} of {steps} steps (rollout.num_inference_steps) is {drawn}, and "
+            f"{high - low} can be stochastic, which the last is not; lower it, or set "
+            "rollout.window.include_last with another rollout.dynamics than cps",
+        )
+    if window.include_last and rollout.dynamics == "cps":
+        yield (
+            "rollout.window.include_last",
+            "the last step of rollout.dynamics cps has no noise, so that nothing is drawn there "
+            "and its ratio is always 1; use false, or flow_sde or dance_sde",
         )
 
 

@@ -43,6 +43,7 @@ from atelier.config.sections import (
     Steepness,
     operational,
 )
+from atelier.config.sft import PicturesConfig, SftConfig
 from atelier.config.suite_rules import data_conflicts, suite_conflicts
 from atelier.config.tokens import EditingRolloutConfig, IntrospectionConfig, TokensConfig
 
@@ -52,6 +53,7 @@ SuiteName = Literal[
 ]
 BehaviourSchedule = Literal["follow", "ramp", "late_ramp"]
 _IMAGES_OF_A_PROMPT = {"paircomp": 2, "unigenbench": 4}  # as published
+WindowStrategy = Literal["all", "fast", "random", "fraction", "progressive", "decay", "exp_decay"]
 
 
 class DataConfig(Section):
@@ -134,6 +136,7 @@ class DataConfig(Section):
         "share that a data set has by its size; weight_only: nothing, whatever its size.",
     )
     curriculum: CurriculumConfig = CurriculumConfig()
+    sft: PicturesConfig = PicturesConfig()
 
     def parts(self) -> dict[str, DataConfig]:
         """The data sets of a mixture by name, each as data by itself."""
@@ -255,13 +258,24 @@ class PolicyConfig(Section):
 class WindowConfig(Section):
     """Which denoising steps are stochastic and trained (spec flow 2.2, 2.4)."""
 
-    strategy: Literal["all", "fast", "random", "progressive", "decay", "exp_decay"] = Field(
+    strategy: WindowStrategy = Field(
         "fast",
         description="all: every step but a deterministic last one. fast, random: a window drawn "
-        "each training step. progressive, decay, exp_decay: a window that moves on (MixGRPO), "
-        "evenly or faster and faster.",
+        "each training step. fraction: single steps drawn each training step (MR-GRPO). "
+        "progressive, decay, exp_decay: a window that moves on (MixGRPO), evenly or faster and "
+        "faster.",
     )
-    size: PositiveInt = Field(2, description="Steps in the window (not for all).")
+    size: PositiveInt = Field(2, description="Steps in the window (not for all and fraction).")
+    fraction: Annotated[float, Field(gt=0, le=1)] = Field(
+        0.6,
+        description="Share of the denoising steps that is drawn, rounded down, at least one "
+        "(fraction).",
+    )
+    include_last: bool = Field(
+        False,
+        description="Whether the last step may be stochastic, too (all, fraction; not with cps, "
+        "whose last step has no noise). It leaves noise in the image.",
+    )
     range: tuple[NonNegativeInt, PositiveInt] | None = Field(
         None,
         description="[low, high): the window lies inside. Default: fast: the first half of the "
@@ -290,13 +304,25 @@ class WindowConfig(Section):
         """Whether its place follows from the training step, and not from a draw."""
         return self.strategy in ("progressive", "decay", "exp_decay")
 
+    @property
+    def covers_any_step(self) -> bool:
+        """Whether its steps are not those of a window of a size, inside a range."""
+        return self.strategy in ("all", "fraction")
+
     def bounds(self, num_steps: int) -> tuple[int, int]:
         """[low, high) of the step indices the window may cover, of `num_steps` denoising steps."""
-        if self.strategy == "all":
-            return 0, num_steps - 1
+        if self.covers_any_step:
+            return 0, num_steps if self.include_last else num_steps - 1
         if self.range is not None:
             return self.range
         return 0, num_steps // 2 if self.strategy == "fast" else num_steps - 2
+
+    def longest(self, num_steps: int) -> int:
+        """Steps it covers of `num_steps` denoising steps; a moving one has fewer at its end."""
+        if self.strategy == "fraction":
+            return max(1, int(num_steps * self.fraction))
+        low, high = self.bounds(num_steps)
+        return high - low if self.strategy == "all" else self.size
 
 
 class RolloutConfig(Section):
@@ -403,13 +429,15 @@ class AlgorithmConfig(Section):
         "grpo",
         description="GRPO on stochastic steps or on tokens, or DiffusionNFT on finished images.",
     )
-    advantage_over: Literal["prompt", "pair"] = Field(
+    advantage_over: Literal["prompt", "pair", "step"] = Field(
         "prompt",
-        description="Whose images are compared: a prompt's, or those of both prompts of a pair "
-        "(Pair-GRPO); prompts without a partner are compared alone.",
+        description="Whose images are compared: a prompt's; those of both prompts of a pair "
+        "(Pair-GRPO), prompts without a partner alone; all of a step (REINFORCE++).",
     )
     advantage_std: Literal["group", "batch", "none"] = Field(
-        "group", description="What a group-centred reward is divided by."
+        "group",
+        description="What a group-centred reward is divided by: the std of the images that are "
+        "compared; of all of a step, those of all ranks; nothing.",
     )
     advantage_ddof: Literal[0, 1] = Field(
         0, description="What is taken off the number of images that a variance is divided by."
@@ -417,7 +445,8 @@ class AlgorithmConfig(Section):
     advantage_from: Literal["total", "each_reward", "gdpo"] = Field(
         "total",
         description="What is made relative to the group: the weighted sum of the rewards; each "
-        "reward, summed afterwards (MixGRPO); the same, then scaled over the step (GDPO).",
+        "reward, summed afterwards by shares of the weights (MixGRPO); each, summed by the weights "
+        "and then scaled over the step (GDPO).",
     )
     advantage_trim: Annotated[float, Field(ge=0, le=0.5)] = Field(
         0.0, description="Share of a group's lowest rewards that its mean and std leave out."
@@ -459,9 +488,11 @@ class AlgorithmConfig(Section):
         "loss",
         description="Whether beta x KL is added to the loss, or taken off each action's reward.",
     )
-    kl: Literal["latent_mean", "velocity", "k3"] = Field(
+    kl: Literal["latent_mean", "velocity", "scaled_velocity", "k3"] = Field(
         "latent_mean",
-        description="Form of the KL (spec flow 3.3); k3 is for token policies; nft has velocity.",
+        description="Form of the KL (spec flow 3.3, deepgen 2.5): of a step's means by its noise, "
+        "of velocities, of velocities by the step's noise; k3 is for token policies; nft has "
+        "velocity.",
     )
     kl_correction: bool = Field(
         False,
@@ -529,6 +560,7 @@ class TrainConfig(Section):
         1.0, description="Gradient norm clip."
     )
     ema: EmaConfig = EmaConfig()
+    sft: SftConfig = SftConfig()
     one_step_off: bool = Field(
         False,
         description="Sample a step's images before the update of the step before, so that they are "
@@ -551,9 +583,14 @@ class TrainConfig(Section):
     )
 
     @property
+    def updates_a_step(self) -> int:
+        """Optimizer updates of a step, all epochs."""
+        return self.updates_per_step * self.inner_epochs
+
+    @property
     def updates(self) -> int:
         """Optimizer updates of the whole run, at most."""
-        return self.steps * self.updates_per_step * self.inner_epochs
+        return self.steps * self.updates_a_step
 
 
 class YesNoSuiteConfig(Section):
@@ -819,6 +856,7 @@ class RunConfig(Section):
         if self.data.source not in ("scenes", "mixture") and self.data.path is None:
             yield "data.path", f"is required when data.source is {self.data.source}"
         yield from data_conflicts(self.data)
+        yield from ((f"train.sft.{key}", text) for key, text in self.train.sft.conflicts())
         yield from suite_conflicts(self.evaluation, self.judges)
         sampler = self.rollout.sampler
         yield from ((f"rollout.sampler.{key}", text) for key, text in sampler.conflicts())

@@ -48,6 +48,7 @@ def data_conflicts(data: DataConfig) -> Problems:
         )
     if data.source == "mixture":
         yield from _mixture_conflicts(data)
+    yield from ((f"data.sft.{key}", text) for key, text in data.sft.conflicts())
     if data.unpaired_path is not None and data.source not in PAIR_SOURCES:
         sources = " or ".join(PAIR_SOURCES)
         yield "data.unpaired_path", f"is added to pairs: it needs data.source {sources}"

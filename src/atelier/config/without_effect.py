@@ -14,6 +14,7 @@ from atelier.config.ground_truth import GroundTruthConfig
 from atelier.config.learning_rate import ScheduleConfig
 from atelier.config.placement import gpus_wanted
 from atelier.config.schema import LORA_TARGETS, RunConfig
+from atelier.config.sft import PicturesConfig, SftConfig
 from atelier.config.suite_rules import licensed
 
 
@@ -72,8 +73,17 @@ RULES = (
         "rollout.kind: introspect",
     ),
     Rule(
-        tuple(f"train.schedule.{name}" for name in ScheduleConfig.model_fields if name != "kind"),
+        ("train.schedule.warm_up_updates",),
         lambda config: config.train.schedule.kind != "constant",
+        "train.schedule.kind: constant_with_warmup or two_slopes",
+    ),
+    Rule(
+        tuple(
+            f"train.schedule.{name}"
+            for name in ScheduleConfig.model_fields
+            if name not in ("kind", "warm_up_updates")
+        ),
+        lambda config: config.train.schedule.kind == "two_slopes",
         "train.schedule.kind: two_slopes",
     ),
     Rule(
@@ -102,8 +112,18 @@ RULES = (
     ),
     Rule(
         ("rollout.window.size", "rollout.window.range"),
-        lambda config: config.rollout.window.strategy != "all",
-        "another rollout.window.strategy than all",
+        lambda config: not config.rollout.window.covers_any_step,
+        "another rollout.window.strategy than all and fraction",
+    ),
+    Rule(
+        ("rollout.window.fraction",),
+        lambda config: config.rollout.window.strategy == "fraction",
+        "rollout.window.strategy: fraction",
+    ),
+    Rule(
+        ("rollout.window.include_last",),
+        lambda config: config.rollout.window.covers_any_step,
+        "rollout.window.strategy: all or fraction",
     ),
     Rule(
         (
@@ -186,6 +206,26 @@ RULES = (
         lambda config: _ratio_moves(config),
         "a ratio other than 1: train.updates_per_step or train.inner_epochs above 1, "
         "train.one_step_off, or rollout.old_log_prob: rollout",
+    ),
+    Rule(
+        tuple(f"train.sft.{name}" for name in SftConfig.model_fields if name != "coefficient"),
+        lambda config: config.train.sft.enabled,
+        "train.sft.coefficient above 0",
+    ),
+    Rule(
+        tuple(f"data.sft.{name}" for name in PicturesConfig.model_fields),
+        lambda config: config.train.sft.enabled,
+        "train.sft.coefficient above 0",
+    ),
+    Rule(
+        ("data.sft.scenes",),
+        lambda config: not config.train.sft.enabled or config.data.sft.source == "scenes",
+        "data.sft.source: scenes",
+    ),
+    Rule(
+        ("data.sft.sampling_mode",),
+        lambda config: not config.train.sft.enabled or config.data.sft.source == "files",
+        "data.sft.source: files",
     ),
     Rule(
         ("train.in_flight",), lambda config: config.train.one_step_off, "train.one_step_off: true"

@@ -60,9 +60,10 @@ def images_a_sample(config: RunConfig) -> int:
 def _denoising_work(config: RunConfig) -> Work:
     rollout, evaluation = config.rollout, config.evaluation
     is_ode = rollout.dynamics == "ode"
-    actions = rollout.trained_levels if is_ode else _window(config)
+    steps = rollout.num_inference_steps
+    actions = rollout.trained_levels if is_ode else rollout.window.longest(steps)
     # Where a slow copy samples, it also says what it predicts at each level that is trained.
-    sampled = rollout.num_inference_steps + (actions if is_ode else 0)
+    sampled = steps + (actions if is_ode else 0)
     rows = _rows(rollout.guidance_scale)
     return Work(
         actions=actions,
@@ -71,13 +72,6 @@ def _denoising_work(config: RunConfig) -> Work:
         replay=actions * rows,
         evaluation=evaluation.num_inference_steps * _rows(evaluation.guidance_scale),
     )
-
-
-def _window(config: RunConfig) -> int:
-    """Denoising steps that are trained. At most: a moving window is shorter at its end."""
-    window, steps = config.rollout.window, config.rollout.num_inference_steps
-    low, high = window.bounds(steps)
-    return high - low if window.strategy == "all" else window.size
 
 
 def _token_work(config: RunConfig, image_tokens: int) -> Work:

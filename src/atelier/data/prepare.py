@@ -9,7 +9,9 @@ from typing import Any, Protocol
 
 from atelier.config.datasets import SamplingMode
 from atelier.config.prompt_files import named_files
+from atelier.config.sft_rules import picture_files
 from atelier.data import mixtures
+from atelier.data.captioned import CaptionedConfig, captioned_table
 from atelier.data.datasets import Dataset, Mixture
 from atelier.data.difficulty import Curriculum, with_curriculum
 from atelier.data.prompts import PromptSet, write_prompts
@@ -30,7 +32,7 @@ class MixedDataset(Protocol):
     def rewards(self) -> Mapping[str, float]: ...
 
 
-class DataConfig(FilesConfig, ScenesConfig, Protocol):
+class DataConfig(FilesConfig, ScenesConfig, CaptionedConfig, Protocol):
     """What `prepare` needs of the configuration (atelier.config.schema.DataConfig)."""
 
     @property
@@ -43,7 +45,8 @@ class DataConfig(FilesConfig, ScenesConfig, Protocol):
 
 
 def prepare(config: DataConfig, out_dir: Path) -> dict[str, Any]:
-    """Write `train.parquet`, `heldout.parquet` and `summary.json`; return the summary.
+    """Write `train.parquet`, `heldout.parquet` and `summary.json`, and `sft.parquet` where
+    captioned pictures are asked for (captioned.py); return the summary.
 
     Scenes are generated, exactly as many as asked for; with a `heldout_path`, those that do not
     stand in that file. Files are read and cut to at most as many,
@@ -59,6 +62,7 @@ def prepare(config: DataConfig, out_dir: Path) -> dict[str, Any]:
     """
     splits, bins = tables(config)
     mixture = mixture_of(config)
+    pictures = captioned_table(config)
     summary = {
         "source": config.source,
         "path": config.path,
@@ -71,8 +75,9 @@ def prepare(config: DataConfig, out_dir: Path) -> dict[str, Any]:
         "malformed": {"left_out": len(splits.malformed), "rows": list(splits.malformed)},
         "mixture": mixture and mixtures.described(mixture, splits),
         "curriculum": bins,
+        "sft": None if pictures is None else _described(pictures),
     }
-    for prompt_set in (splits.train, splits.heldout):
+    for prompt_set in (splits.train, splits.heldout, *([] if pictures is None else [pictures])):
         write_prompts(out_dir / f"{prompt_set.name}.parquet", prompt_set)
     _write_json(out_dir / "summary.json", summary)
     return summary
@@ -145,7 +150,7 @@ def input_files(config: DataConfig, root: Path) -> list[Path]:
         files.append(root / one.path)
         if one.part != "scores":
             files += _named_in(root / one.path, one.source)
-    return files
+    return [*files, *(root / file for _, file in picture_files(config.sft))]
 
 
 def _named_in(path: Path, source: str) -> list[Path]:

@@ -3,7 +3,8 @@
 Shifts move levels towards noise, where more of an image is decided the larger it is. The model is
 given 1000 sigma as it is; MixGRPO and DanceGRPO truncate that to an integer.
 
-Source: spec flow 0 (SD3, FLUX, Qwen-Image, MixGRPO), 2.4 (compressed tails).
+Source: spec flow 0 (SD3, FLUX, Qwen-Image, MixGRPO), 2.4 (compressed tails), spec deepgen 2.9
+(levels to train at).
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-SMALLEST = 1e-3  # the lowest of the 1000 levels a diffusers scheduler is configured with
+LEVELS = 1000  # that a diffusers scheduler is configured with; what a model calls sigma = 1
+SMALLEST = 1 / LEVELS  # the lowest of them
 
 
 def shifted(sigma: float, shift: float) -> float:
@@ -27,6 +29,12 @@ def shifted(sigma: float, shift: float) -> float:
 def unshifted(sigma: float, shift: float) -> float:
     """The inverse of `shifted`."""
     return sigma / (shift - (shift - 1) * sigma)
+
+
+def training_level(drawn: float, shift: float) -> float:
+    """The level that a number drawn evenly from [0, 1) falls on: of the LEVELS from 1 (for 0) down
+    to 1 / LEVELS, shifted."""
+    return shifted((LEVELS - math.floor(LEVELS * drawn)) / LEVELS, shift)
 
 
 def linear_shift(num_steps: int, shift: float) -> list[float]:

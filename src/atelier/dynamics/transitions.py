@@ -7,14 +7,14 @@ stored x_next (log_probs.py). The rollout and the replay call the same functions
 1 before the first update. Callers pass float32 tensors; sigmas are Python floats taken from the
 stored schedule, never looked up from a timestep.
 
-Source: spec flow 1.1 (flow_sde, dance_sde, wan_sde), 1.2 (cps).
+Source: spec flow 1.1 (flow_sde, dance_sde, wan_sde), 1.2 (cps); spec deepgen 2.2.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from torch import Tensor
@@ -35,7 +35,8 @@ class Step:
 
 @dataclass(frozen=True)
 class Transition:
-    """x_next ~ N(mean, std^2). `kl_std` divides the latent-mean KL (spec flow 3.3)."""
+    """x_next ~ N(mean, std^2). `kl_std`, the s that KLs are divided by, is the std; of flow_sde its
+    diffusion g, which is the std without sqrt(h) (spec flow 3.3, deepgen 2.5)."""
 
     mean: Tensor
     std: float
@@ -59,7 +60,9 @@ def flow_sde(x: Tensor, velocity: Tensor, step: Step, noise_level: float) -> Tra
     At sigma = 1 the divisor takes the schedule's second sigma, so the injected std is exactly a.
     """
     divisor = 1 - (step.first_sigma_next if step.sigma == 1 else step.sigma)
-    return _reverse_sde(x, velocity, step, noise_level * math.sqrt(step.sigma / divisor))
+    diffusion = noise_level * math.sqrt(step.sigma / divisor)
+    transition = _reverse_sde(x, velocity, step, diffusion)
+    return replace(transition, kl_std=diffusion)
 
 
 def dance_sde(x: Tensor, velocity: Tensor, step: Step, noise_level: float) -> Transition:
@@ -69,15 +72,14 @@ def dance_sde(x: Tensor, velocity: Tensor, step: Step, noise_level: float) -> Tr
 
 def wan_sde(x: Tensor, velocity: Tensor, step: Step, noise_level: float = 1.0) -> Transition:
     """Flow-GRPO's form for Wan: g = noise_level sigma_1 sigma; its KL is the full one (3.3)."""
-    diffusion = noise_level * step.first_sigma_next * step.sigma
-    transition = _reverse_sde(x, velocity, step, diffusion)
-    return Transition(transition.mean, transition.std, kl_std=transition.std)
+    return _reverse_sde(x, velocity, step, noise_level * step.first_sigma_next * step.sigma)
 
 
 def _reverse_sde(x: Tensor, velocity: Tensor, step: Step, diffusion: float) -> Transition:
     noise = x + (1 - step.sigma) * velocity
     mean = x + step.dt * (velocity + diffusion**2 / (2 * step.sigma) * noise)
-    return Transition(mean, std=diffusion * math.sqrt(-step.dt), kl_std=diffusion)
+    std = diffusion * math.sqrt(-step.dt)
+    return Transition(mean, std, kl_std=std)
 
 
 def cps(x: Tensor, velocity: Tensor, step: Step, noise_level: float) -> Transition:

@@ -5,9 +5,11 @@ a checkpoint and every rank can know every other's. By default all samples of a 
 windows that differ inside a group turn a step's difficulty into reward noise, and a window fixed
 for a whole run trains two steps of ten (spec flow 2.2).
 
-The last transition is never stochastic: its std is 0 (cps) or so small that the log-probability
-blows up (flow_sde), see spec flow 1.4. No window is empty: where MixGRPO's would be, it goes back
-to the start (roll_back) or stays on the last step it may have.
+The last transition is not stochastic unless `include_last` says so: its std is 0 (cps) or so small
+that the log-probability blows up (flow_sde), see spec flow 1.4. No window is empty: where MixGRPO's
+would be, it goes back to the start (roll_back) or stays on the last step it may have.
+
+The steps of `fraction` lie anywhere, not side by side (spec deepgen 2.3).
 """
 
 from __future__ import annotations
@@ -20,25 +22,31 @@ from atelier.data.keys import key
 
 EXPONENTIAL_RATE, EXPONENTIAL_FROM = 0.1, 13  # of exp_decay, as published
 
+Window = tuple[int, ...]
+"""Indices of denoising steps, ascending."""
+
 
 def draw_window(
     config: WindowConfig, num_steps: int, seed: int, step: int, group: int = 0, rank: int = 0
-) -> range:
-    """The stochastic steps of training step `step` (from 1): never empty, in [0, num_steps - 1).
+) -> Window:
+    """The stochastic steps of training step `step` (from 1): never empty, in [0, num_steps).
 
     Args:
         group, rank: whose window; they matter where config.scope says so.
     """
     low, high = config.bounds(num_steps)
     if config.strategy == "all":
-        return range(low, high)
+        return tuple(range(low, high))
+    if config.strategy == "fraction":
+        draw = random.Random(key("fraction", seed, step))
+        return tuple(sorted(draw.sample(range(low, high), config.longest(num_steps))))
     if not config.moves:
         owner = {"step": (), "group": ("group", group), "rank": ("rank", rank)}[config.scope]
         draw = random.Random(key("window", seed, step, *owner))
         start = draw.randint(low, high - config.size)
     else:
         start = moving_start(config, low, high, step)
-    return range(start, min(start + config.size, high))
+    return tuple(range(start, min(start + config.size, high)))
 
 
 def moving_start(config: WindowConfig, low: int, high: int, step: int) -> int:

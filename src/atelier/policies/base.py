@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -153,6 +153,30 @@ class Replay:
     log_prob: Tensor | None
     statistics: Mapping[str, Tensor] = field(default_factory=dict)
     weight: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Captioned:
+    """A picture to learn from, other than by rewards.
+
+    Attributes:
+        prompt: whose ground-truth image it is.
+        caption: what is said of it, nothing being "".
+        key: of all that is drawn for it.
+    """
+
+    prompt: Prompt
+    caption: str
+    key: int
+
+
+@runtime_checkable
+class LearnsFromPictures(Protocol):
+    """A policy that also learns from captioned pictures, as those that denoise do."""
+
+    def picture_losses(self, module: nn.Module, batch: Sequence[Captioned]) -> Tensor:
+        """A supervised loss of each picture [B], float32, with gradients."""
+        ...
 
 
 class Policy(Protocol):

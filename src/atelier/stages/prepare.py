@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from atelier.config.paths import from_root, repository_root, tracking_file
 from atelier.config.prompt_files import named_files
 from atelier.config.schema import RunConfig
+from atelier.config.sft_rules import picture_files
 from atelier.data.versioning import md5_of, md5_of_folder, tracked_md5
 from atelier.errors import DataError
 from atelier.stages.frame import Stage, open_stage
@@ -19,11 +21,13 @@ from atelier.tracking.run_directory import RunDirectory, read_json_object
 logger = logging.getLogger(__name__)
 
 TABLES = ("train.parquet", "heldout.parquet")
-OUTPUTS = (*TABLES, "summary.json")
+PICTURES = "sft.parquet"
+OUTPUTS = (*TABLES, PICTURES, "summary.json")
 
 
 def run(run: RunDirectory, prepared: Path | None = None) -> dict[str, Any]:
-    """Write data/{train.parquet, heldout.parquet, summary.json}; return the summary.
+    """Write data/{train.parquet, heldout.parquet, summary.json}, and data/sft.parquet where
+    captioned pictures are asked for; return the summary.
 
     Args:
         prepared: a folder with these files, made before of the same configuration and inputs
@@ -34,8 +38,13 @@ def run(run: RunDirectory, prepared: Path | None = None) -> dict[str, Any]:
     """
     stage = open_prepare(run)
     summary = stage.execute(lambda: _work(stage, prepared))
-    _note_data(stage.run, prepared)
+    _note_data(stage.run, stage.config, prepared)
     return summary
+
+
+def tables_of(config: RunConfig) -> tuple[str, ...]:
+    """The prompt tables of a configuration."""
+    return TABLES if config.data.sft.source is None else (*TABLES, PICTURES)
 
 
 def open_prepare(run: RunDirectory) -> Stage:
@@ -48,17 +57,19 @@ def open_prepare(run: RunDirectory) -> Stage:
 
 
 def input_paths(config: RunConfig) -> list[Path]:
-    """The user's prompt files: a changed one prepares again, whatever its name.
+    """The user's files of prompts and captions: a changed one prepares again, whatever its name.
 
     Raises:
         DataError: one does not exist.
     """
     from atelier.data.prepare import input_files
 
-    for one in named_files(config.data):
-        if not from_root(one.path).exists():
-            how = _how_to_get(from_root(one.path))
-            raise DataError(f"{one.key}: {one.path} does not exist{how}")
+    named = [(one.key, one.path) for one in named_files(config.data)]
+    pictures = [(f"data.{key}", file) for key, file in picture_files(config.data.sft)]
+    for key, file in (*named, *pictures):
+        if not from_root(file).exists():
+            how = _how_to_get(from_root(file))
+            raise DataError(f"{key}: {file} does not exist{how}")
     return input_files(config.data, repository_root())
 
 
@@ -75,9 +86,9 @@ def _work(stage: Stage, prepared: Path | None) -> dict[str, Any]:
 
         summary = prepare(stage.config.data, stage.folder)
     else:
-        summary = _copy(prepared, stage.folder)
+        summary = _copy(prepared, stage.folder, (*tables_of(stage.config), "summary.json"))
     # Before the stage ends, which is when the mirror first looks at the run.
-    _note_data(stage.run, prepared)
+    _note_data(stage.run, stage.config, prepared)
     logger.info("prepare: %s", _described(summary))
     return summary
 
@@ -87,6 +98,8 @@ def _described(summary: dict[str, Any]) -> str:
     parts = [
         f"{summary['train']['prompts']} training prompts, {summary['heldout']['prompts']} held out"
     ]
+    if pictures := summary["sft"]:
+        parts.append(f"{pictures['prompts']} captioned pictures")
     if dropped := summary["dropped_because_held_out"]:
         parts.append(f"{dropped} not trained on, because they or their partner are held out too")
     for split, more in summary["left_out"].items():
@@ -97,22 +110,22 @@ def _described(summary: dict[str, Any]) -> str:
     return "; ".join(parts)
 
 
-def _copy(prepared: Path, folder: Path) -> dict[str, Any]:
+def _copy(prepared: Path, folder: Path, names: Sequence[str]) -> dict[str, Any]:
     """Copies and no links: a run's files stay what they are when the data's next version comes."""
-    for name in OUTPUTS:
+    for name in names:
         shutil.copyfile(prepared / name, folder / name)
     file = tracking_file(prepared)
-    if file is not None and md5_of_folder(folder, OUTPUTS) != tracked_md5(file):
+    if file is not None and md5_of_folder(folder, names) != tracked_md5(file):
         raise DataError(
             f"{prepared}: not what {file.name} says; restore it: dvc checkout --force {file.name}"
         )
     return read_json_object(folder / "summary.json")
 
 
-def _note_data(run: RunDirectory, prepared: Path | None) -> None:
+def _note_data(run: RunDirectory, config: RunConfig, prepared: Path | None) -> None:
     """Into run.json, unless it stands there."""
     noted = read_run(run).get("data") or {}
-    md5 = {name: md5_of(run.data / name) for name in TABLES}
+    md5 = {name: md5_of(run.data / name) for name in tables_of(config)}
     file = tracking_file(prepared) if prepared else None
     dvc: str | None = None
     if file is not None:

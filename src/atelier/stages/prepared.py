@@ -21,6 +21,7 @@ from atelier.config.digest import digest, stage_digest
 from atelier.config.paths import from_root, repository_root, tracking_file
 from atelier.config.prompt_files import named_files
 from atelier.config.schema import RunConfig
+from atelier.config.sft_rules import picture_files
 from atelier.data import versioning
 from atelier.errors import DataError
 from atelier.processes.locks import hold
@@ -39,8 +40,11 @@ def prepared_root() -> Path:
 
 
 def missing_inputs(config: RunConfig) -> list[Path]:
-    """The user's own prompt files that DVC tracks and that are not in the workspace."""
-    paths = [from_root(one.path) for one in named_files(config.data)]
+    """The user's own files of prompts and captions that DVC tracks and that are not in the
+    workspace."""
+    files = [one.path for one in named_files(config.data)]
+    files += [file for _, file in picture_files(config.data.sft)]
+    paths = [from_root(file) for file in files]
     return [path for path in paths if not path.exists() and tracking_file(path)]
 
 

@@ -76,7 +76,9 @@ def stage(run: RunDirectory) -> Stage:
 
 
 def _inputs(run: RunDirectory, config: RunConfig) -> list[Path]:
-    return [run.data / "train.parquet", run.data / "heldout.parquet", *local_model(config)]
+    pictures = [run.data / "sft.parquet"] if config.train.sft.enabled else []
+    prompts = [run.data / "train.parquet", run.data / "heldout.parquet"]
+    return [*prompts, *pictures, *local_model(config)]
 
 
 def _work(stage: Stage) -> dict[str, Any]:

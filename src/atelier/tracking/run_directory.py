@@ -29,7 +29,8 @@ class RunDirectory:
 
     @property
     def data(self) -> Path:
-        """What the prepare stage writes: train.parquet, heldout.parquet, summary.json."""
+        """What the prepare stage writes: train.parquet, heldout.parquet, summary.json; sft.parquet,
+        where pictures are learned from."""
         return self.root / "data"
 
     @property

@@ -21,6 +21,7 @@ from atelier.training.journal import Journal
 from atelier.training.loss_weights import Counts, counted, loss_weights
 from atelier.training.measures import WeightedMeans
 from atelier.training.session import Session
+from atelier.training.supervision import Supervision
 
 
 @dataclass
@@ -34,6 +35,7 @@ class Learner:
     session: Session
     journal: Journal
     world: World
+    supervision: Supervision | None = None
 
     def learn(self, experience: Experience) -> dict[str, float]:
         """All updates of a step. Collective.
@@ -58,10 +60,9 @@ class Learner:
         ]
         rollouts = self._trained(experience.rollouts)
         whole = self._counted(rollouts, advantages)
-        for epoch in range(self.config.train.inner_epochs):
-            for index, update in enumerate(rollouts):
-                fresh = sampled_by_trained and not (epoch or index)
-                metrics |= self._update(experience.step, update, advantages, whole, fresh)
+        for number, update in enumerate(rollouts * self.config.train.inner_epochs):
+            fresh = sampled_by_trained and number == 0
+            metrics |= self._update(experience.step, number, update, advantages, whole, fresh)
         decay = self.algorithm.behaviour_decay(self.session.updates)
         self.session.move_behaviour(self.engine, decay)
         return {**metrics, "rollout/staleness": float(staleness)}
@@ -69,14 +70,16 @@ class Learner:
     def _update(
         self,
         step: int,
+        number: int,
         rollouts: Sequence[Rollout],
         advantages: Sequence[Advantages],
         whole: Counts,
         fresh: bool,
     ) -> dict[str, float]:
-        """One optimizer update on this rank's share of its micro-batches.
+        """One optimizer update on this rank's share of its micro-batches, however many those are.
 
         Args:
+            number: of the update in the step, from 0.
             advantages: of the whole step, one a segment.
             whole: what the whole step holds.
             fresh: whether the weights are still those of the rollout.
@@ -90,16 +93,21 @@ class Learner:
             return {"grad_norm": 0.0, "learning_rate": rate}
         means = WeightedMeans()
         drifts = []
+        supervision = self.supervision
+        pictures = supervision.batches(step, number) if supervision else []
+        policy_share = supervision.policy_share(pictures) if supervision else 1.0
         calls = [(i, part) for i, one in enumerate(rollouts) for part in self.policy.parts(one)]
-        for number, (i, part) in enumerate(calls):
+        for call, (i, part) in enumerate(calls):
             weight = weights.of(rollouts[i], rows[i], part).to(self.world.device)
-            last = number == len(calls) - 1
+            last = call == len(calls) - 1 and not pictures
             with self.engine.accumulate(last):
                 terms = self._loss(rollouts[i], rows[i], part, advantages[part.segment])
-                self.engine.backward((terms.loss * weight).sum(), last)
+                self.engine.backward(policy_share * (terms.loss * weight).sum(), last)
             shares = weights.shares(rollouts[i], rows[i], part).to(self.world.device)
             means.add(terms.metrics, shares)
             drifts.append(terms.drift.detach().cpu()[rollouts[i].trained(part) > 0])
+        if supervision:
+            supervision.learn(self.engine, pictures, means)
         drift = torch.cat(self.world.gather(torch.cat(drifts)))
         if fresh:
             self._replay_gate(step, drift)

@@ -17,9 +17,10 @@ from atelier.config.digest import digest, stage_digest
 from atelier.config.plan import plan
 from atelier.config.resolve import load_stage_config
 from atelier.config.schema import RunConfig
-from atelier.data.prompts import content_digest, read_prompts
+from atelier.data.prompts import PromptSet, content_digest, read_prompts
 from atelier.disk import stopped_when_full
 from atelier.errors import ConfigError, PlanError
+from atelier.policies.base import LearnsFromPictures, Policy
 from atelier.policies.registry import load_policy
 from atelier.rewards.registry import build
 from atelier.rewards.scorers.judges import Tracing
@@ -34,6 +35,7 @@ from atelier.training.journal import Journal
 from atelier.training.judge_traces import JudgeTraces
 from atelier.training.repeatable import repeatable
 from atelier.training.session import Session, find_checkpoint, kept_copies
+from atelier.training.supervision import Supervision
 from atelier.training.trainer import Trainer
 from atelier.training.updates import Learner
 from atelier.training.weight_sync import weight_sync
@@ -43,7 +45,8 @@ from atelier.training.weights import put_weights
 def train(config_path: Path, run: RunDirectory) -> None:
     """Train the run of a resolved configuration file in its run directory.
 
-    Reads run.data (train.parquet, heldout.parquet), writes run.train. Resumes by itself.
+    Reads run.data (train.parquet, heldout.parquet, sft.parquet), writes run.train. Resumes by
+    itself.
     """
     config = load_stage_config(config_path)
     with (
@@ -60,14 +63,17 @@ def _train(config: RunConfig, run: RunDirectory, world: World) -> None:
     train_prompts = read_prompts(run.data / "train.parquet")
     heldout_prompts = read_prompts(run.data / "heldout.parquet")
     step_samples(train_prompts, 1, config, config.train.resample_rounds)  # refuses too few
-    identity = digest([stage_digest(config, "train"), content_digest(train_prompts)])
-    texts = [one.text for one in (*train_prompts, *heldout_prompts)]
+    pictures = read_prompts(run.data / "sft.parquet") if config.train.sft.enabled else None
+    contents = [content_digest(one) for one in (train_prompts, pictures) if one is not None]
+    identity = digest([stage_digest(config, "train"), *contents])
+    texts = [one.text for one in (*train_prompts, *heldout_prompts, *(pictures or ()))]
     policy = load_policy(config, world.device, world.rank, texts)
     algorithm = make_algorithm(config)
     if algorithm.needs_reference:
         if config.algorithm.kl not in policy.kl_forms:
             raise PlanError(f"algorithm.kl: {config.algorithm.kl} is not defined for this policy")
         policy.prepare_reference()
+    supervision = None if pictures is None else _supervision(config, pictures, policy, world)
     journal = Journal(run, world)
     checkpoint = find_checkpoint(run.checkpoints, identity, journal, kept_copies(config))
     if checkpoint is not None:
@@ -105,10 +111,21 @@ def _train(config: RunConfig, run: RunDirectory, world: World) -> None:
             write_json(run.train / "rewards.json", _scorers(proven, rewards.weights))
         sampling = partial(session.behaviour_weights, engine)
         collector = Collector(config, policy, rewards, world, train_prompts, sampling, sync)
-        learner = Learner(config, policy, algorithm, engine, session, journal, world)
+        learner = Learner(config, policy, algorithm, engine, session, journal, world, supervision)
         trainer = Trainer(config, collector, learner, session, journal, world, heldout_prompts)
         trainer.run()
     journal.close()
+
+
+def _supervision(
+    config: RunConfig, pictures: PromptSet, policy: Policy, world: World
+) -> Supervision:
+    """Raises PlanError where the policy cannot learn from pictures, or there are too few."""
+    if not isinstance(policy, LearnsFromPictures):
+        raise PlanError("train.sft.coefficient: this policy does not learn from pictures; use 0")
+    supervision = Supervision(config, pictures, policy, world)
+    supervision.batches(config.train.sft.every, 0)  # refuses too few
+    return supervision
 
 
 def _patience(config: RunConfig) -> float:

@@ -3,6 +3,7 @@
     prompts   text encoders, freed before anything else is loaded
     rollout   a micro-batch through the transformer without gradients, or through the autoencoder
     replay    a micro-batch with gradients
+    pictures  captioned ones: a micro-batch through the autoencoder, then with gradients (train.sft)
 
     autoencoder   in policy.vae.dtype
     experience    latents and noise of the window (or the clean latent and a velocity for every
@@ -20,6 +21,7 @@ from atelier.config.facts.sd3 import SD3Facts
 from atelier.config.memory.parts import Own, copies, gathered
 from atelier.config.policy_parts import DTYPE_BYTES
 from atelier.config.schema import RunConfig
+from atelier.config.sft_rules import picture_micro_batch
 
 _VALUES_WITH_GRADIENT = 27  # a token, channel and layer
 _VALUES_WITHOUT = 18  # a token and channel, whatever the number of layers
@@ -50,20 +52,43 @@ def sd3_memory(config: RunConfig, facts: SD3Facts, images: int, actions: int, ra
                 "activations or decoding": max(_inference(config, facts), _decoding(config, facts)),
             },
             "replay": {**at_hand(backward=True), "activations": _activations(config, facts)},
+            **_pictures(config, facts, at_hand(backward=True)),
         },
     )
 
 
+def _pictures(
+    config: RunConfig, facts: SD3Facts, at_hand: dict[str, int]
+) -> dict[str, dict[str, int]]:
+    """The phase of captioned pictures, which have no guidance, where there are any."""
+    if not config.train.sft.enabled:
+        return {}
+    batch = picture_micro_batch(config)
+    activations = _kept(config, facts, _row(config, facts) * batch)
+    encoding = _autoencoding(config, facts, batch)
+    return {"pictures": {**at_hand, "activations or encoding": max(activations, encoding)}}
+
+
 def stored_latents(config: RunConfig, facts: SD3Facts, actions: int) -> int:
     """Values kept of an image: latents as sampled and the noise they were made by; or the clean
-    one and the velocities."""
-    return (actions + 1) * facts.latent_values * (1 if config.rollout.dynamics == "ode" else 2)
+    one and the velocities. At most: of steps that lie apart, the latents on both sides are kept."""
+    rollout = config.rollout
+    if rollout.dynamics == "ode":
+        return (actions + 1) * facts.latent_values
+    apart = rollout.window.strategy == "fraction"
+    latents = min(2 * actions, rollout.num_inference_steps + 1) if apart else actions + 1
+    return (latents + actions + 1) * facts.latent_values
+
+
+def _row(config: RunConfig, facts: SD3Facts) -> int:
+    """Bytes of one value a token and channel of one image."""
+    return facts.tokens * facts.width * DTYPE_BYTES[config.policy.dtype]
 
 
 def _values(config: RunConfig, facts: SD3Facts) -> int:
     """Bytes of one value a token and channel of a micro-batch, both branches of guidance."""
     batch = config.rollout.micro_batch_size * (2 if config.rollout.guidance_scale > 1 else 1)
-    return batch * facts.tokens * facts.width * DTYPE_BYTES[config.policy.dtype]
+    return batch * _row(config, facts)
 
 
 def _inference(config: RunConfig, facts: SD3Facts) -> int:
@@ -71,14 +96,24 @@ def _inference(config: RunConfig, facts: SD3Facts) -> int:
 
 
 def _activations(config: RunConfig, facts: SD3Facts) -> int:
-    layer = _VALUES_WITH_GRADIENT * _values(config, facts)
+    return _kept(config, facts, _values(config, facts))
+
+
+def _kept(config: RunConfig, facts: SD3Facts, values: int) -> int:
+    """Activations of a backward pass over so many bytes a token's channel."""
+    layer = _VALUES_WITH_GRADIENT * values
     if config.policy.gradient_checkpointing:
-        return layer + facts.layers * _values(config, facts)
+        return layer + facts.layers * values
     return layer * facts.layers
 
 
 def _decoding(config: RunConfig, facts: SD3Facts) -> int:
+    return _autoencoding(config, facts, config.rollout.micro_batch_size)
+
+
+def _autoencoding(config: RunConfig, facts: SD3Facts, batch: int) -> int:
+    """Images to latents, or the other way."""
     vae = config.policy.vae
-    images = 1 if vae.slicing else config.rollout.micro_batch_size
+    images = 1 if vae.slicing else batch
     value = DTYPE_BYTES[vae.dtype]
     return _DECODED_TENSORS * images * facts.pixels * facts.vae_channels * value

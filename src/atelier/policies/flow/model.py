@@ -14,6 +14,9 @@ class FlowModel(ABC):
     """Predicts velocities of latents [B, ...], float32. Conditions are a prompt's embeddings, as
     `encode` makes them; nobody else looks inside."""
 
+    image_side: int
+    """Height and width of its images in pixels."""
+
     @abstractmethod
     def encode(self, prompts: Sequence[str]) -> Any: ...
 
@@ -32,6 +35,10 @@ class FlowModel(ABC):
     @abstractmethod
     def noise(self, keys: Sequence[int], draws: int = 1) -> Tensor:
         """Standard normal [B, draws, ...], a function of the keys alone."""
+
+    @abstractmethod
+    def latents(self, images: np.ndarray, keys: Sequence[int]) -> Tensor:
+        """Of images uint8 [B, H, W, 3], without gradients; where they are drawn, by the keys."""
 
     @abstractmethod
     def decode(self, latents: Tensor) -> np.ndarray:

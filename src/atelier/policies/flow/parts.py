@@ -7,11 +7,13 @@ of a transition is done part by part. Where all share a window there is one part
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from atelier.dynamics.windows import Window
 from atelier.policies.base import Replay
 
 
@@ -19,17 +21,30 @@ class Part(NamedTuple):
     """Rows of a micro-batch (all of them: an open slice), and their window."""
 
     rows: slice | Tensor
-    window: range
+    window: Window
+
+    @property
+    def places(self) -> tuple[int, ...]:
+        """Where the latent before each step is among those that are kept, the one behind the step
+        coming next. A latent between two steps of the window is kept once."""
+        gaps = accumulate((later > step + 1 for step, later in pairwise(self.window)), initial=0)
+        return tuple(action + gap for action, gap in enumerate(gaps))
+
+    @property
+    def kept(self) -> int:
+        """Latents that are kept of a sample."""
+        return self.places[-1] + 2
 
 
-def parts_by_window(windows: Sequence[range]) -> list[Part]:
+def parts_by_window(windows: Sequence[Window]) -> list[Part]:
     """One part for every window there is, in the order of their first rows.
 
     Raises:
-        ValueError: windows of different lengths, which have no common number of actions.
+        ValueError: windows of different lengths, which have no common number of actions, or with
+            gaps in different places, whose latents are not kept in the same.
     """
-    if len({len(window) for window in windows}) > 1:
-        raise ValueError("windows of one micro-batch have different lengths")
+    if len({Part(slice(None), window).places for window in windows}) > 1:
+        raise ValueError("windows of one micro-batch have different lengths or gaps")
     distinct = list(dict.fromkeys(windows))
     if len(distinct) == 1:
         return [Part(slice(None), distinct[0])]
@@ -41,8 +56,8 @@ def parts_by_window(windows: Sequence[range]) -> list[Part]:
 
 def step_indices(parts: Sequence[Part], action: int) -> Tensor:
     """The denoising step of every row's action: [B], or [1] where all rows share it."""
-    starts = torch.tensor([window.start + action for _, window in parts])
-    return starts.repeat_interleave(torch.tensor(_counts(parts)))[_places(parts)]
+    steps = torch.tensor([window[action] for _, window in parts])
+    return steps.repeat_interleave(torch.tensor(_counts(parts)))[_places(parts)]
 
 
 def merged(replays: Sequence[Replay], parts: Sequence[Part]) -> Replay:

@@ -15,9 +15,10 @@ from torch import Tensor, nn
 from atelier.config.schema import EvaluationConfig, RolloutConfig
 from atelier.data.prompts import Prompt
 from atelier.dynamics.transitions import ode
-from atelier.policies.base import Part, Replay, Rollout, Sample
+from atelier.policies.base import Captioned, Part, Replay, Rollout, Sample
 from atelier.policies.flow.forward_process import ForwardProcess
 from atelier.policies.flow.model import FlowModel
+from atelier.policies.flow.pictures import picture_losses
 from atelier.policies.flow.schedules import Schedules
 from atelier.policies.flow.stochastic_steps import StochasticSteps
 
@@ -62,6 +63,10 @@ class FlowPolicy(FlowModel):
         self, module: nn.Module, rollout: Rollout, part: Part, with_reference: bool
     ) -> Replay:
         return self._actions.replay(module, rollout, part.actions.start, with_reference)
+
+    def picture_losses(self, module: nn.Module, batch: Sequence[Captioned]) -> Tensor:
+        """See policies.base.LearnsFromPictures."""
+        return picture_losses(self, module, self._schedules.training_shift, batch)
 
     def pack(self, rollout: Rollout) -> Mapping[str, Tensor]:
         return self._actions.pack(rollout)

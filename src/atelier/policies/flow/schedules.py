@@ -15,6 +15,7 @@ from atelier.config.schema import RolloutConfig
 from atelier.dynamics.schedules import compressed, exponential_shift, linear_shift, resolution_mu
 from atelier.dynamics.solvers import CleanEstimate, dpm_solver
 from atelier.dynamics.transitions import Step, ode, steps_of
+from atelier.dynamics.windows import Window
 
 
 @dataclass(frozen=True)
@@ -40,13 +41,18 @@ class Schedules:
         self.of_scheduler = cache(self._of_scheduler)
         self._of_rollout = cache(self._make_rollout)
 
-    def rollout(self, window: range) -> Schedule:
+    def rollout(self, window: Window) -> Schedule:
         """Of a rollout that is stochastic inside `window`."""
-        return self._of_rollout(None if self._config.tail is None else window.stop)
+        return self._of_rollout(None if self._config.tail is None else window[-1] + 1)
 
     def deterministic(self) -> Schedule:
         """Of a rollout without stochastic steps."""
         return self._of_rollout(0 if self._config.solver == "dpm_solver" else None)
+
+    @property
+    def training_shift(self) -> float:
+        """Of the levels that pictures are noised to."""
+        return float(self._scheduler.shift)
 
     def _of_scheduler(self, num_steps: int) -> Schedule:
         """Of the pipeline's own scheduler: evaluation always, rollouts by default."""

@@ -1,7 +1,7 @@
 """Actions that are denoising transitions: the stochastic steps inside the window.
 
-A stored rollout holds the latents at the window's steps (W + 1 tensors) and their schedule, never
-a timestep to look a sigma up from.
+A stored rollout holds the latents before and behind the window's steps (W + 1 tensors where these
+lie side by side) and their schedule, never a timestep to look a sigma up from.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from atelier.config.log_probs import log_prob_name
 from atelier.config.schema import RolloutConfig
 from atelier.dynamics.log_probs import LOG_PROBS
 from atelier.dynamics.transitions import TRANSITIONS, Transition, sample
-from atelier.dynamics.windows import draw_window
+from atelier.dynamics.windows import Window, draw_window
 from atelier.policies.base import Replay, Rollout, Sample, scored_rollout
 from atelier.policies.flow.draws import Draws
 from atelier.policies.flow.model import FlowModel
@@ -26,7 +26,7 @@ from atelier.policies.flow.schedules import Schedules, Solver
 class StochasticSteps:
     """See policies.base.Policy for what the methods do; replay takes one action."""
 
-    kl_forms = frozenset({"latent_mean", "velocity"})
+    kl_forms = frozenset({"latent_mean", "velocity", "scaled_velocity"})
 
     def __init__(
         self, model: FlowModel, config: RolloutConfig, schedules: Schedules, seed: int, rank: int
@@ -42,9 +42,9 @@ class StochasticSteps:
     def begin_step(self, step: int) -> Mapping[str, float]:
         self._draws = Draws(self._draws.seed, step)
         window = self._window(group=0)  # of another scope than step: the first of them
-        return {"window/start": window.start, "window/size": len(window)}
+        return {"window/start": window[0], "window/size": len(window)}
 
-    def _window(self, group: int) -> range:
+    def _window(self, group: int) -> Window:
         config, draws = self._config, self._draws
         where = (config.num_inference_steps, draws.seed, draws.step, group, self._rank)
         return draw_window(config.window, *where)
@@ -57,24 +57,26 @@ class StochasticSteps:
         schedule = self._schedules.rollout(parts[0].window)
         conditions = model.encode([one.prompt.text for one in samples])
         x, draws = self._noise(samples, actions)
-        latents = x.new_empty(len(samples), actions + 1, *x.shape[1:])
+        latents = x.new_empty(len(samples), parts[0].kept, *x.shape[1:])
         log_probs = x.new_empty(len(samples), actions)
         solver = Solver(schedule)
         for index, step in enumerate(schedule.steps):
             timestep = schedule.timesteps[index]
             velocity = model.velocity(module, x, timestep, conditions, config.guidance_scale)
             following = solver.next(index, x, velocity)
-            for rows, window in parts:
+            for part in parts:
+                rows, window = part
                 if index not in window:
                     continue
-                action = index - window.start
+                action = window.index(index)
                 transition = self._kernel(x[rows], velocity[rows], step, config.noise_level)
                 drawn = draws[rows, action]
                 following[rows] = sample(transition, drawn)
                 log_probs[rows, action] = self._log_prob.function(
                     following[rows], transition, drawn
                 )
-                latents[rows, action], latents[rows, action + 1] = x[rows], following[rows]
+                place = part.places[action]
+                latents[rows, place], latents[rows, place + 1] = x[rows], following[rows]
             x = following
         return Rollout(
             samples=samples,
@@ -103,14 +105,15 @@ class StochasticSteps:
     ) -> Replay:
         record, noise_level = rollout.record, self._config.noise_level
         schedule, parts = record["schedule"], record["parts"]
-        x, x_next = record["latents"][:, action], record["latents"][:, action + 1]
+        place = parts[0].places[action]  # the same in every part
+        x, x_next = record["latents"][:, place], record["latents"][:, place + 1]
         timesteps = schedule.timesteps[step_indices(parts, action)]
         inputs = (x, timesteps, record["conditions"], self._config.guidance_scale)
         velocity = self._model.velocity(module, *inputs)
         reference = self._model.reference_velocity(module, *inputs) if with_reference else None
         replays = []
         for rows, window in parts:
-            step = schedule.steps[window.start + action]
+            step = schedule.steps[window[action]]
             transition = self._kernel(x[rows], velocity[rows], step, noise_level)
             drawn = record["noise"][rows, action]
             log_prob = self._log_prob.function(x_next[rows], transition, drawn)[:, None]
@@ -126,20 +129,20 @@ class StochasticSteps:
 
     def pack(self, rollout: Rollout) -> Mapping[str, Tensor]:
         record = rollout.record
-        starts = torch.empty(len(rollout.samples), dtype=torch.int64)
+        steps = torch.empty(len(rollout.samples), rollout.actions, dtype=torch.int64)
         for rows, window in record["parts"]:
-            starts[rows] = window.start
+            steps[rows] = torch.tensor(window)
         assert rollout.old_log_probs is not None  # as rollout() makes it
         return {
             "latents": record["latents"],
             "noise": record["noise"],
-            "starts": starts,
+            "steps": steps,
             "old_log_probs": rollout.old_log_probs,
         }
 
     def unpack(self, samples: Sequence[Sample], tensors: Mapping[str, Tensor]) -> Rollout:
         actions = tensors["noise"].shape[1]
-        parts = parts_by_window([range(one, one + actions) for one in tensors["starts"].tolist()])
+        parts = parts_by_window([tuple(steps) for steps in tensors["steps"].tolist()])
         record = {
             "latents": tensors["latents"],
             "noise": tensors["noise"],

@@ -16,13 +16,14 @@ import torch
 from diffusers import StableDiffusion3Pipeline
 from torch import Tensor, nn
 
-from atelier.config.image_size import latent_side
+from atelier.config.image_size import latent_side, vae_factor
 from atelier.config.schema import RunConfig
 from atelier.data.keys import key
 from atelier.policies.flow.policy import FlowPolicy
 from atelier.policies.precision import computing_in
 from atelier.policies.sd3.conditions import NO_PROMPT, Conditions, PromptEncoder
 from atelier.policies.sd3.decoder import ImageDecoder
+from atelier.policies.sd3.encoder import ImageEncoder
 from atelier.policies.sd3.loading import load_image_parts, locate
 from atelier.policies.sd3.lora import add_adapter
 from atelier.policies.sd3.prompts import prompt_encoder
@@ -50,7 +51,9 @@ class SD3Policy(FlowPolicy):
         self._encoder = encoder
         self._base = transformer
         self._decoder = ImageDecoder(pipeline.vae, policy.vae, device)
+        self._image_encoder = ImageEncoder(pipeline.vae)
         self._latent_side = side
+        self.image_side = side * vae_factor(pipeline.vae.config)
         self.module: nn.Module = self._make_module().to(device)
         self._reference: nn.Module | None = None
 
@@ -133,6 +136,10 @@ class SD3Policy(FlowPolicy):
     def decode(self, latents: Tensor) -> np.ndarray:
         """Latents [B, C, h, w] to images uint8 [B, H, W, 3], for rewards and evaluation alike."""
         return self._decoder.decode(latents)
+
+    def latents(self, images: np.ndarray, keys: Sequence[int]) -> Tensor:
+        """See FlowModel."""
+        return self._image_encoder.encode(images, self.noise(keys)[:, 0])
 
     def noise(self, keys: Sequence[int], draws: int = 1) -> Tensor:
         """Standard normal float32 [B, draws, C, h, w], one CPU generator a key: on every device and

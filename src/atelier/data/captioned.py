@@ -1,0 +1,91 @@
+"""The table of captioned pictures that are learned from beside the rewards (data.sft)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from atelier.config.sft import PicturesConfig
+from atelier.data.prompts import Prompt, PromptSet
+from atelier.data.readers import captioned
+from atelier.data.samplers import mixed_indices
+from atelier.data.scene_tables import Task, TooFewScenes, Wording, scene_table
+from atelier.data.scenes import Kind
+from atelier.errors import DataError
+
+TABLE = "sft"
+
+
+class CaptionedConfig(Protocol):
+    """What of the section `data` says which pictures (atelier.config.schema.DataConfig)."""
+
+    @property
+    def sft(self) -> PicturesConfig: ...
+    @property
+    def scene_kind(self) -> Kind: ...
+    @property
+    def seed(self) -> int: ...
+
+
+def captioned_table(data: CaptionedConfig) -> PromptSet | None:
+    """Every picture with its caption, as a prompt with ground truth; None where none are asked for.
+
+    dataset_id is the place of a file among the names of data.sft.files in their order, the name
+    being metadata "dataset".
+
+    Raises:
+        DataError: a file is missing or malformed, or there are not so many scenes.
+    """
+    if data.sft.source is None:
+        return None
+    if data.sft.source == "scenes":
+        return _scenes(data)
+    prompts: list[Prompt] = []
+    for dataset, (name, file) in enumerate(data.sft.named_files.items()):
+        for one in captioned.read(Path(file.path)):
+            metadata = {**one.metadata, "dataset": name}
+            prompts.append(Prompt(one.prompt_id, dataset, one.text, metadata))
+    return PromptSet(tuple(prompts), TABLE)
+
+
+def picture_indices(
+    table: PromptSet, pictures: PicturesConfig, update: int, count: int, seed: int
+) -> list[int]:
+    """Places in the table of an update's pictures (updates count from 0), all different.
+
+    Raises:
+        PlanError: there are fewer pictures than are to be drawn.
+    """
+    weights = dict(enumerate(file.weight for file in pictures.named_files.values())) or {0: 1.0}
+    ids = [one.dataset_id for one in table]
+    return mixed_indices(ids, weights, pictures.sampling_mode, update, count, seed)
+
+
+@dataclass(frozen=True)
+class _TrainingScenes:
+    """As many scenes of the training split, to be drawn (scene_tables.ScenesConfig)."""
+
+    train_prompts: int
+    scene_kind: Kind
+    seed: int
+    heldout_prompts: int = 0
+    scene_pairs: float = 0.0
+    scene_tiers: int = 1
+    scene_task: Task = "draw"
+    scene_wording: Wording = "plain"
+
+    def levels_for(self, source: str) -> tuple[int, ...]:
+        return ()
+
+
+def _scenes(data: CaptionedConfig) -> PromptSet:
+    asked = data.sft.scenes
+    try:
+        found = scene_table(_TrainingScenes(asked, data.scene_kind, data.seed), "train")
+    except TooFewScenes as error:
+        raise DataError(
+            f"data.sft.scenes {asked}: data.scene_kind {data.scene_kind} holds {error.found} "
+            "different training scenes; use fewer, or another kind"
+        ) from error
+    return PromptSet(found.prompts, TABLE)
