@@ -9,7 +9,7 @@ from typing import Protocol
 from atelier.config.sft import PicturesConfig
 from atelier.data.prompts import Prompt, PromptSet
 from atelier.data.readers import captioned
-from atelier.data.samplers import mixed_indices
+from atelier.data.samplers import sampling_shares, weighted_indices
 from atelier.data.scene_tables import Task, TooFewScenes, Wording, scene_table
 from atelier.data.scenes import Kind
 from atelier.errors import DataError
@@ -59,7 +59,8 @@ def picture_indices(
     """
     weights = dict(enumerate(file.weight for file in pictures.named_files.values())) or {0: 1.0}
     ids = [one.dataset_id for one in table]
-    return mixed_indices(ids, weights, pictures.sampling_mode, update, count, seed)
+    shares = sampling_shares(ids, weights, pictures.sampling_mode)
+    return weighted_indices(shares, update, count, seed)
 
 
 @dataclass(frozen=True)
