@@ -18,6 +18,7 @@ from atelier.errors import ConfigError
 logger = logging.getLogger(__name__)
 
 _LONGEST = 400  # characters of a reason
+_WRAPPERS = ("state_dict", "model", "module")  # keys under which training code saves weights
 
 
 def told(error: Exception) -> str:
@@ -37,6 +38,29 @@ def telling(what: str) -> Iterator[None]:
         yield
     except Exception as error:
         raise ConfigError(f"{what}: {told(error)}") from error
+
+
+def read_weights(file: Path) -> dict[str, Tensor]:
+    """Weights by name of a file of torch.save; nothing in it is executed.
+
+    Raises:
+        ConfigError: it cannot be read as that.
+    """
+    with telling(f"{file}: is no file of weights"):
+        held: Any = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+    for name in _WRAPPERS:
+        if isinstance(held, dict) and isinstance(held.get(name), dict):
+            held = held[name]
+    if not isinstance(held, dict) or not all(
+        isinstance(name, str) and isinstance(value, Tensor) for name, value in held.items()
+    ):
+        raise ConfigError(f"{file}: holds something else than tensors by name")
+    for weight, value in held.items():
+        if value.layout is not torch.strided or value.is_meta or value.is_quantized:
+            raise ConfigError(
+                f"{file}: {weight} is no plain tensor: sparse, packed or without data"
+            )
+    return held
 
 
 def require_sound(folder: Path, model: nn.Module, info: Mapping[str, Any]) -> None:

@@ -26,14 +26,16 @@ from atelier.export.sd3.reference import ImageReference
 from atelier.export.verify import verify
 from atelier.tracking.run_directory import RunDirectory
 from atelier.training.checkpoint import ALWAYS
-from tests.support import janus_exports, qwen_exports, sd3_exports
+from tests.support import deepgen_exports, janus_exports, qwen_exports, sd3_exports
 from tests.support.exports import PROMPTS, nudged, request_for, save_trained, trained
 
 FAMILIES: dict[str, ModuleType] = {
     "sd3": sd3_exports,
+    "deepgen": deepgen_exports,
     "janus": janus_exports,
     "qwen": qwen_exports,
 }
+DENOISING = ("sd3", "deepgen")  # they have no log-probs of tokens
 each_family = pytest.mark.parametrize("family", FAMILIES)
 
 
@@ -84,7 +86,7 @@ def test_both_formats_of_a_run_reproduce_the_trainer(made: dict[str, Made], fami
         assert record.difference.max <= 1 / 255 + 1e-9
         assert record.effect.max > 10 / 255, "the test's update must be visible"
         assert read_record(one.directory) == record
-        if family != "sd3":
+        if family not in DENOISING:
             assert record.log_prob_difference is not None
             assert record.log_prob_difference.max < 1e-5
             assert record.log_prob_effect is not None
@@ -92,8 +94,8 @@ def test_both_formats_of_a_run_reproduce_the_trainer(made: dict[str, Made], fami
             assert record.greedy_equal == 1
     adapter, merged = (one.record.weights for one in made[family].report.published)
     assert (adapter.tensors, adapter.scaling) == (FAMILIES[family].ADAPTER_TENSORS, [4.0])
-    base = load_file(made[family].base / FAMILIES[family].WEIGHTS)
-    assert merged.tensors == len(base)
+    files = (FAMILIES[family].WEIGHTS, *getattr(FAMILIES[family], "MORE_WEIGHTS", ()))
+    assert merged.tensors == sum(len(load_file(made[family].base / file)) for file in files)
     assert merged.update_survival == pytest.approx(1, abs=1e-3)
 
 
@@ -108,7 +110,7 @@ def test_card_and_summary_tell_what_was_made(made: dict[str, Made], family: str)
         assert expected in merged
     summary = json.loads((made[family].run.export / "summary.json").read_text())
     assert list(summary["published"]) == ["adapter", "merged"]
-    assert ("log_prob_effect" in summary["published"]["merged"]) == (family != "sd3")
+    assert ("log_prob_effect" in summary["published"]["merged"]) == (family not in DENOISING)
 
 
 @each_family

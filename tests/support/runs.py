@@ -19,7 +19,7 @@ from atelier.data.prepare import prepare
 from atelier.data.prompts import Prompt, write_prompts
 from atelier.policies.sd3.tiny import TinySD3Sizes, build_pipeline
 from atelier.tracking.run_directory import RunDirectory
-from tests.support import random_janus, random_qwen
+from tests.support import random_deepgen, random_janus, random_qwen
 from tests.support.metric_rows import results
 from tests.support.ranks import Ranks
 
@@ -62,6 +62,12 @@ def untrained_pipeline() -> Path:
         torch.nn.init.normal_(parameter, std=0.05)
     pipeline.save_pretrained(folder)
     return folder
+
+
+@functools.cache
+def random_deepgen_model() -> Path:
+    """Directory of a random DeepGen model."""
+    return random_deepgen.save(_folder() / "deepgen")
 
 
 def make_run(folder: Path, overrides: Sequence[str] = ()) -> RunDirectory:

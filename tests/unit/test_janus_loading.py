@@ -16,8 +16,9 @@ from safetensors.torch import load_file, save_file
 from transformers import JanusForConditionalGeneration
 
 from atelier.errors import ConfigError
+from atelier.model_files import read_weights
 from atelier.policies.janus.checks import answers_of, boi_of, require_tokens
-from atelier.policies.janus.loading import load, read_weights
+from atelier.policies.janus.loading import load
 from atelier.policies.janus.original_layout import to_original
 from tests.support.random_janus import WIDE, Sizes, build_model, build_processor, likeliest_image
 

@@ -21,15 +21,16 @@ from atelier.config.schema import (
 )
 from atelier.data.prompts import Prompt
 from atelier.data.scenes import Scene, SceneObject, to_dict
+from atelier.policies import embedding_cache
 from atelier.policies.base import Policy, Sample
+from atelier.policies.deepgen.policy import DeepGenPolicy
 from atelier.policies.janus.loading import Checkpoint
 from atelier.policies.janus.pixels import normalise_codebook
 from atelier.policies.janus.policy import JanusPolicy
 from atelier.policies.qwen.policy import QwenPolicy
-from atelier.policies.sd3 import prompts
 from atelier.policies.sd3.policy import SD3Policy
 from tests.support import random_janus, random_qwen
-from tests.support.runs import untrained_pipeline
+from tests.support.runs import random_deepgen_model, untrained_pipeline
 from tests.support.toy_completions import ToyCompletions
 from tests.support.toy_token_policy import ToyTokenPolicy
 
@@ -44,7 +45,7 @@ PROMPTS = [
 def _embeddings_on_disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Of all policies together: most of a tiny one's time goes into loading its text encoders."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(prompts, "CACHE", str(tmp_path_factory.mktemp("embeddings")))
+        patch.setattr(embedding_cache, "CACHE", str(tmp_path_factory.mktemp("embeddings")))
         yield
 
 
@@ -58,6 +59,21 @@ def sd3(**settings) -> SD3Policy:
     rollout = RolloutConfig(**{"num_inference_steps": 4, **settings})
     evaluation = EvaluationConfig(num_inference_steps=4)
     return SD3Policy.load(RunConfig(policy=policy, rollout=rollout, evaluation=evaluation), "cpu")
+
+
+def deepgen(**settings) -> DeepGenPolicy:
+    """A random one; both prompts differ in length, so there is padding."""
+    policy = {
+        "family": "deepgen",
+        "path": str(random_deepgen_model()),
+        **settings.pop("policy", {}),
+    }
+    sections = {
+        "policy": policy,
+        "rollout": {"num_inference_steps": 4, "noise_level": 0.8, **settings},
+        "evaluation": {"num_inference_steps": 3, "guidance_scale": 2.0},
+    }
+    return DeepGenPolicy.load(RunConfig.model_validate(sections), "cpu")
 
 
 def janus(policy=None, **rollout) -> JanusPolicy:
@@ -135,6 +151,14 @@ POLICIES = {
     "sd3-nft-euler": lambda: sd3(dynamics="ode", level_share=0.5),
     "sd3-shared-start": lambda: sd3(noise_level=0.8, shared_start=True),
     "sd3-resolution": lambda: sd3(schedule="resolution_shift", lowest_level=0.02),
+    "deepgen": deepgen,
+    "deepgen-guided": lambda: deepgen(guidance_scale=3.0, dynamics="flow_sde", noise_level=0.3),
+    "deepgen-connector": lambda: deepgen(policy={"trainable": "dit_connector"}, guidance_scale=2.0),
+    "deepgen-lora": lambda: deepgen(
+        policy={"trainable": "lora", "lora": {"rank": 4, "alpha": 8}}, guidance_scale=2.0
+    ),
+    "deepgen-edit": lambda: deepgen(kind="edit", guidance_scale=2.0),
+    "deepgen-nft": lambda: deepgen(dynamics="ode"),
     "token": lambda: ToyTokenPolicy(1),
     "completions": lambda: ToyCompletions(1),
     "janus": janus,
@@ -371,7 +395,7 @@ def test_outside_the_window_the_rollout_is_the_deterministic_sampler() -> None:
     from atelier.data.keys import key
 
     noise = policy.noise([key("rollout", 1, 1, one.index) for one in batch], 3)[:, 0]
-    images = policy.generate_from(policy.module, [one.prompt.text for one in batch], noise)
+    images = policy.generate_from(policy.module, [one.prompt for one in batch], noise)
     assert np.abs(images.astype(int) - rollout.images.astype(int)).max() <= 1
 
 

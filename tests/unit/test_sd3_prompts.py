@@ -11,8 +11,8 @@ import torch
 
 from atelier.config.policy_parts import TextConfig
 from atelier.config.schema import PolicyConfig, RunConfig
+from atelier.policies import embedding_cache
 from atelier.policies.embedding_cache import DiskCache, EmbeddingCache, MemoryCache
-from atelier.policies.sd3 import prompts as sd3_prompts
 from atelier.policies.sd3.conditions import PromptEncoder
 from atelier.policies.sd3.loading import load_image_parts
 from atelier.policies.sd3.policy import SD3Policy
@@ -133,7 +133,7 @@ def test_a_full_disk_stops_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixt
 def test_a_policy_never_has_encoders_beside_its_transformer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sd3_prompts, "CACHE", str(tmp_path))
+    monkeypatch.setattr(embedding_cache, "CACHE", str(tmp_path))
     settings = config(disk_gigabytes=1.0)
     policy = SD3Policy.load(RunConfig(policy=settings), "cpu", prompts=TEXTS)
     assert not policy._encoder._encoders.are_loaded

@@ -66,4 +66,31 @@ def original(name: str, out: Path, like: Path | None) -> None:
     click.echo(write_original(find_path(name), out, like).describe())
 
 
+@export.command()
+@click.argument("name", metavar="PATH")
+@click.argument("out", type=PATH)
+@click.option(
+    "--onto",
+    type=PATH,
+    metavar="FILE",
+    help="The checkpoint of fine-tuning that was trained from: all else in it is kept, each weight "
+    "in its dtype. Without it the language model is written in full.",
+)
+@click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto")
+def sft(name: str, out: Path, onto: Path | None, device: str) -> None:
+    """Write a merged DeepGen as one file of weights (.pth), to fine-tune from.
+
+    PATH is a run (its directory or id) or a merged export, of average or last weights as
+    export.weights had it. OUT is a new file, read back, and painted with in a clean process,
+    before it is put in place.
+    """
+    from atelier.export.deepgen.sft import write_sft
+    from atelier.export.verify import resolve_device
+    from atelier.stages.find_run import find_path
+
+    if not name:
+        raise click.UsageError("PATH is empty; name a run or an exported directory")
+    click.echo(write_sft(find_path(name), out, onto, resolve_device(device)).describe())
+
+
 VERBS = (compare, export)

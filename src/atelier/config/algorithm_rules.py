@@ -14,7 +14,7 @@ Rejections = Iterator[tuple[str, str]]
 def algorithm_rejections(config: RunConfig) -> Rejections:
     """Field and reason of every setting of the algorithm that cannot work with the others; of
     token policies, see token_rules."""
-    if config.policy.family == "sd3":
+    if config.policy.denoises:
         if config.algorithm.name == "nft":
             yield from _nft_rejections(config)
         else:
@@ -58,7 +58,7 @@ def _grpo_rejections(config: RunConfig) -> Rejections:
     if algorithm.beta > 0 and algorithm.kl == "k3":
         yield (
             "algorithm.kl",
-            "k3 is for token policies; sd3 has latent_mean, velocity and scaled_velocity",
+            "k3 is for token policies; here are latent_mean, velocity and scaled_velocity",
         )
     if algorithm.kl_placement == "reward" and algorithm.advantage_from != "total":
         yield (

@@ -31,7 +31,7 @@ def clip_ranges(config: RunConfig) -> tuple[float, float]:
 
 def usual_clip_range(config: RunConfig) -> float:
     """Where the configuration names none."""
-    if config.policy.family == "sd3":
+    if config.policy.denoises:
         return USUAL_CLIP_RANGES[log_prob_name(config.rollout)]
     is_token = config.algorithm.ratio_level == "token"
     return TOKEN_CLIP_RANGE if is_token else SEQUENCE_CLIP_RANGE

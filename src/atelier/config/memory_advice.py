@@ -109,7 +109,7 @@ def _ways(config: RunConfig) -> Iterator[Settings]:
             "rollout.environment.dtype": "bfloat16",
             **({"policy.vae.dtype": "bfloat16"} if edits else {}),
         }
-    if policy.family == "sd3" and policy.text.dtype == "float32":
+    if policy.denoises and policy.text.dtype == "float32":
         yield {"policy.text.dtype": "bfloat16"}
     if config.launch.engine == "deepspeed" and config.launch.zero_stage == 3:
         yield {"launch.offload": True}
@@ -126,7 +126,7 @@ def _ways(config: RunConfig) -> Iterator[Settings]:
     if policy.family == "qwen" and ranks_with_gpus(config) > painting_gpus(config):
         yield {_PAINTING: config.launch.processes}
     # Last: it is another training, of less.
-    if policy.trainable == "full":
+    if policy.trainable != "lora":
         yield {"policy.trainable": "lora"}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from atelier.config.facts.deepgen import of_checkpoint
 from atelier.config.facts.qwen import QwenFacts
 from atelier.config.facts.read import Facts, source
 from atelier.config.paths import from_root, is_file
@@ -14,9 +15,10 @@ from atelier.config.schema import PolicyConfig, RunConfig
 Rejections = Iterator[tuple[str, str]]
 
 HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
-_KINDS = {"sd3": "pipeline", "janus": "model", "qwen": "pipeline"}
+_KINDS = {"sd3": "pipeline", "deepgen": "model", "janus": "model", "qwen": "pipeline"}
 _TRAINED = {
     "sd3": "the transformer",
+    "deepgen": "the transformer",
     "janus": "the language model",
     "qwen": "the text encoder's language model",
 }
@@ -54,7 +56,9 @@ def model_rejections(config: RunConfig, facts: Facts | None) -> Rejections:
 
 
 def _weights_rejections(policy: PolicyConfig) -> Rejections:
-    """A file of weights, whose structure policy.layout says."""
+    """A file of weights, whose structure policy.layout or policy.bases says."""
+    if policy.family == "deepgen":
+        yield from _checkpoint_rejections(policy)
     if policy.family != "janus":
         return
     if holds_weights_alone(policy.path):
@@ -64,8 +68,18 @@ def _weights_rejections(policy: PolicyConfig) -> Rejections:
         yield "policy.layout", f"is for a file of weights, and policy.path {policy.path} is none"
 
 
+def _checkpoint_rejections(policy: PolicyConfig) -> Rejections:
+    """Files that are not there."""
+    files = {"policy.path": policy.path, "policy.bases.sft": policy.bases.sft}
+    for key, path in files.items():
+        if path is not None and holds_weights_alone(path) and not is_file(from_root(path)):
+            yield key, f"there is no file {path}"
+
+
 def _hub_rejections(policy: PolicyConfig) -> Rejections:
     name = source(policy)
+    if of_checkpoint(policy):
+        return
     if policy.family == "janus" and policy.layout is None and holds_weights_alone(name):
         return  # token_rules.py asks for the layout
     if not HUB_ID.fullmatch(name) or is_file(from_root(name)):

@@ -26,7 +26,7 @@ _OF_TOKENS = {
 def objective_rejections(config: RunConfig) -> Rejections:
     """Field and reason."""
     algorithm = config.algorithm
-    if config.policy.family == "sd3":
+    if config.policy.denoises:
         yield from _flow_rejections(algorithm)
     elif algorithm.mask_truncated and not may_be_truncated(config):
         yield (

@@ -122,7 +122,7 @@ def _derive(config: RunConfig, ranks: int, facts: Facts | None, here: bool) -> P
         updates_per_step=train.updates_per_step,
         accumulation=micro_batches // (train.updates_per_step * ranks),
         trained_actions=actions,
-        acts_by_tokens=config.policy.family != "sd3",
+        acts_by_tokens=not config.policy.denoises,
         steps=train.steps,
         updates=train.updates,
         images=samples * each.images,

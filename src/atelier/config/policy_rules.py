@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from atelier.config.deepgen import BasesConfig
+from atelier.config.policy_parts import holds_weights_alone
 from atelier.config.schema import RunConfig
 
 
 def policy_rejections(config: RunConfig) -> Iterator[tuple[str, str]]:
     """Field and reason of every setting of the policy that cannot work with the others."""
     policy = config.policy
+    yield from _deepgen_rejections(config)
     if policy.base_dtype != "float32":
-        if policy.trainable == "full":
+        if policy.trainable != "lora":
             yield (
                 "policy.base_dtype",
-                f"{policy.base_dtype} holds what is frozen, and with policy.trainable: full "
-                "everything is trained, in float32; use lora, or float32 here",
+                f"{policy.base_dtype} holds what is frozen, and with policy.trainable: "
+                f"{policy.trainable} everything is trained, in float32; use lora, or float32 here",
             )
         elif policy.dtype != policy.base_dtype:
             yield (
@@ -29,4 +32,47 @@ def policy_rejections(config: RunConfig) -> Iterator[tuple[str, str]]:
         yield (
             "policy.dtype",
             "float16 needs its gradients scaled, which only launch.engine: ddp does; use bfloat16",
+        )
+
+
+def _deepgen_rejections(config: RunConfig) -> Iterator[tuple[str, str]]:
+    """What is trained, what it was trained from, and how prompts are encoded."""
+    policy = config.policy
+    is_part = policy.trainable in ("dit", "dit_connector")
+    if is_part and policy.family != "deepgen":
+        yield (
+            "policy.trainable",
+            f"{policy.trainable} is for policy.family deepgen; use full or lora",
+        )
+    if policy.family != "deepgen":
+        if policy.bases != BasesConfig():
+            yield "policy.bases", "is for policy.family deepgen"
+        return
+    if policy.trainable == "full":
+        yield (
+            "policy.trainable",
+            "full would train the language model of deepgen, too; use dit, dit_connector or lora",
+        )
+    is_file = holds_weights_alone(policy.path)
+    for key in ("vlm", "pipeline"):
+        if is_file and getattr(policy.bases, key) is None:
+            yield (
+                f"policy.bases.{key}",
+                f"{policy.path} holds weights alone; name what it was trained from",
+            )
+    if not is_file and policy.bases != BasesConfig():
+        yield (
+            "policy.bases",
+            f"is for a file of weights, and policy.path {policy.path} is a model's directory",
+        )
+    if policy.connector.padding == "maskless" and policy.text.disk_gigabytes:
+        yield (
+            "policy.text.disk_gigabytes",
+            "with policy.connector.padding maskless an embedding depends on its batch and cannot "
+            "be kept; use 0",
+        )
+    if policy.connector.padding == "maskless" and config.rollout.kind == "edit":
+        yield (
+            "policy.connector.padding",
+            "maskless is for prompts without images; use masked with rollout.kind edit",
         )

@@ -44,7 +44,7 @@ def rejections(config: RunConfig, ranks: int) -> Rejections:
     yield from policy_rejections(config)
     yield from _batch_rejections(config, ranks)
     yield from _group_rejections(config, ranks)
-    if config.policy.family == "sd3":
+    if config.policy.denoises:
         yield from _denoising_rejections(config.rollout)
     yield from algorithm_rejections(config)
     yield from token_rejections(config)

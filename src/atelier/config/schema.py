@@ -18,6 +18,7 @@ from atelier.config.completion import CompletionConfig, EvaluatedCompletions
 from atelier.config.complex_edit import ComplexEditMeasure, Licence
 from atelier.config.curriculum import CurriculumConfig
 from atelier.config.datasets import DatasetConfig, DatasetName, SamplingMode
+from atelier.config.deepgen import BasesConfig, ConnectorConfig
 from atelier.config.edit_levels import MOST, EditLevels, levels_of
 from atelier.config.gpu_waiting import GpuWaitConfig
 from atelier.config.ground_truth import GroundTruthConfig
@@ -182,6 +183,7 @@ LORA_TARGETS = {
     "janus": ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
     "qwen": ("q_proj", "k_proj", "v_proj", "o_proj"),
 }
+LORA_TARGETS["deepgen"] = LORA_TARGETS["sd3"]  # it has the same transformer
 
 
 class LoraConfig(Section):
@@ -204,15 +206,17 @@ class LoraConfig(Section):
 class PolicyConfig(Section):
     """The model that is trained."""
 
-    family: Literal["sd3", "janus", "qwen"] = Field(
+    family: Literal["sd3", "deepgen", "janus", "qwen"] = Field(
         "sd3",
-        description="Policy family. qwen: Qwen-Image, whose text encoder is trained to write what "
-        "its frozen transformer paints.",
+        description="Policy family. deepgen: the transformer of SD3 is trained on what a frozen "
+        "Qwen2.5-VL reads. qwen: Qwen-Image, whose text encoder is trained to write what its "
+        "frozen transformer paints.",
     )
     path: str = Field(
         "assets/tiny-sd3",
-        description="Pipeline or model directory, or hub id, to start from; of janus also a file "
-        "of weights as the original code saves them (.pth), with policy.layout.",
+        description="Pipeline or model directory, or hub id, to start from; also a file of weights "
+        "as the original code saves them (.pth): of janus with policy.layout, of deepgen with "
+        "policy.bases.",
     )
     layout: str | None = Field(
         None,
@@ -222,10 +226,17 @@ class PolicyConfig(Section):
     revision: str | None = Field(
         None, description="Commit, tag or branch of a hub id; a commit is what never changes."
     )
-    trainable: Literal["full", "lora"] = Field("full", description="What is trained.")
+    trainable: Literal["full", "lora", "dit", "dit_connector"] = Field(
+        "full",
+        description="What is trained: everything that the family trains, or an adapter on it. Of "
+        "deepgen the transformer (dit, which is its default), with the connector "
+        "(dit_connector), or an adapter on the transformer.",
+    )
     lora: LoraConfig = LoraConfig()
     text: TextConfig = TextConfig()
     vae: VaeConfig = VaeConfig()
+    connector: ConnectorConfig = ConnectorConfig()
+    bases: BasesConfig = BasesConfig()
     resolution: PositiveInt | None = Field(
         None, description="Side of the images in pixels; default: what the model was made for."
     )
@@ -242,6 +253,19 @@ class PolicyConfig(Section):
         "trained is always held in float32.",
     )
     gradient_checkpointing: bool = Field(False, description="Recompute activations in backward.")
+
+    @property
+    def denoises(self) -> bool:
+        """Whether its actions are steps of a transformer of latents, and no tokens."""
+        return self.family in ("sd3", "deepgen")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _usual_part(cls, values: Any) -> Any:
+        """Where none is named, the one of deepgen that is trained as published."""
+        if isinstance(values, dict) and values.get("family") == "deepgen":
+            return {"trainable": "dit", **values}
+        return values
 
     @model_validator(mode="before")
     @classmethod

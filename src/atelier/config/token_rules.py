@@ -20,7 +20,7 @@ def token_rejections(config: RunConfig) -> Rejections:
     yield from _data_rejections(config)
     if config.policy.family != "janus":
         yield from _rejections_of_janus_alone(config)
-    if config.policy.family == "sd3":
+    if config.policy.denoises:
         return
     yield from _algorithm_rejections(config)
     if config.policy.family == "qwen":
@@ -33,11 +33,11 @@ def token_rejections(config: RunConfig) -> Rejections:
 
 
 def _rejections_of_janus_alone(config: RunConfig) -> Rejections:
-    family, kind = config.policy.family, config.rollout.kind
+    kind = config.rollout.kind
     if kind == "introspect":
         yield "rollout.kind", "introspect is for policy.family janus"
-    elif kind == "edit" and family == "sd3":
-        yield "rollout.kind", "edit is for policy.family janus, and qwen"
+    elif kind == "edit" and config.policy.family == "sd3":
+        yield "rollout.kind", "edit is for policy.family janus, qwen and deepgen"
     if config.algorithm.ground_truth.enabled:
         yield "algorithm.ground_truth.enabled", "is for policy.family janus"
     if config.policy.layout is not None:
@@ -109,9 +109,9 @@ def _algorithm_rejections(config: RunConfig) -> Rejections:
             + ", or no periodic evaluation (train.evaluate_every 0)" * (config.sampler is not None),
         )
     if algorithm.name != "grpo":
-        yield "algorithm.name", f"{algorithm.name} is for policy.family sd3; use grpo"
+        yield "algorithm.name", f"{algorithm.name} is for policy.family sd3 and deepgen; use grpo"
     if algorithm.beta > 0 and algorithm.kl != "k3":
-        yield "algorithm.kl", f"{algorithm.kl} is for policy.family sd3; tokens have k3"
+        yield "algorithm.kl", f"{algorithm.kl} is for policy.family sd3 and deepgen; tokens have k3"
     if algorithm.kl_placement == "reward":
         yield "algorithm.kl_placement", "the KL of tokens is added to the loss; use loss"
 

@@ -9,6 +9,7 @@ from functools import reduce
 
 from pydantic import BaseModel
 
+from atelier.config.facts.deepgen import of_checkpoint
 from atelier.config.gpu_waiting import GpuWaitConfig
 from atelier.config.ground_truth import GroundTruthConfig
 from atelier.config.learning_rate import ScheduleConfig
@@ -30,7 +31,7 @@ class Rule:
 _STOCHASTIC_STEPS = (
     *(f"rollout.{name}" for name in ("dynamics", "noise_level", "log_prob", "window", "schedule")),
     *(f"rollout.{name}" for name in ("shift", "lowest_level", "tail", "solver", "level_share")),
-    *(f"policy.{name}" for name in ("max_sequence_length", "text")),
+    "policy.text",
     "algorithm.nft",
 )
 _DENOISING = (
@@ -43,8 +44,27 @@ _WRITING = (
 )
 
 RULES = (
-    Rule(_STOCHASTIC_STEPS, lambda config: config.policy.family == "sd3", "policy.family: sd3"),
-    Rule(_DENOISING, lambda config: config.policy.family != "janus", "policy.family: sd3 or qwen"),
+    Rule(_STOCHASTIC_STEPS, lambda config: config.policy.denoises, "policy.family: sd3 or deepgen"),
+    Rule(
+        ("policy.max_sequence_length",),
+        lambda config: config.policy.family == "sd3",
+        "policy.family: sd3",
+    ),
+    Rule(
+        ("policy.connector.padding",),
+        lambda config: config.policy.family == "deepgen",
+        "policy.family: deepgen",
+    ),
+    Rule(
+        ("policy.connector.heads",),
+        lambda config: of_checkpoint(config.policy),
+        "policy.family: deepgen, and a file of weights as policy.path",
+    ),
+    Rule(
+        _DENOISING,
+        lambda config: config.policy.family != "janus",
+        "policy.family: sd3, deepgen or qwen",
+    ),
     Rule(_WRITING, lambda config: config.policy.family == "qwen", "policy.family: qwen"),
     Rule(
         ("rollout.sampler",),

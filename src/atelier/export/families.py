@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from atelier.export.base import BaseModel
 from atelier.export.record import ExportRecord, Format
 from atelier.export.reference import Reference
 
-FAMILIES = ("sd3", "janus", "qwen")
+FAMILIES = ("sd3", "deepgen", "janus", "qwen")
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Family:
             and pass over.
         loading_lines: (record, base, reference) -> Python that loads the export and generates an
             image, for the model card.
-        prefix: what the trainer puts before the names of the base's tensors.
+        prefixes: how the trainer's names of tensors begin, and how the base's do instead.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Family:
     write_adapter: Callable[[BaseModel, Mapping[str, Tensor], LoraConfig, Path], None]
     check_adapter: Callable[[Path, ExportRecord], None]
     loading_lines: Callable[[ExportRecord, BaseModel, Reference], Sequence[str]]
-    prefix: str = ""
+    prefixes: Mapping[str, str] = field(default_factory=lambda: {"": ""})
 
     def loads(self, kind: Format) -> str:
         """The library that loads a format."""
@@ -63,12 +63,16 @@ class Family:
         Raises:
             CheckpointError: one is not of this family's module.
         """
-        if foreign := [name for name in tensors if not name.startswith(self.prefix)]:
-            raise CheckpointError(
-                f"trained tensor {foreign[0]}: not of a policy of family {self.name}, whose names "
-                f"begin with {self.prefix}: the checkpoint is of another configuration"
-            )
-        return {name.removeprefix(self.prefix): tensor for name, tensor in tensors.items()}
+        return {self._base_name(name): tensor for name, tensor in tensors.items()}
+
+    def _base_name(self, name: str) -> str:
+        for own, base in self.prefixes.items():
+            if name.startswith(own):
+                return base + name.removeprefix(own)
+        raise CheckpointError(
+            f"trained tensor {name}: not of a policy of family {self.name}, whose names begin with "
+            f"{' or '.join(self.prefixes)}: the checkpoint is of another configuration"
+        )
 
 
 def family_of(name: str) -> Family:

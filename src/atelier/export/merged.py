@@ -49,9 +49,9 @@ def export_merged(
     """
     merges = _lora_merges(base, tensors, lora) if lora else _full_merges(base, tensors)
     base.copy_rest(directory, dtype)
-    folder, tied = directory / base.weights_folder, base.tied()
+    tied = base.tied()
     survival, lines = UpdateSurvival(), []
-    held: dict[str, tuple[str, int]] = {}
+    held: dict[str, tuple[Path, int]] = {}
     for file in base.weight_files():
         shard = {}
         for stored_name, stored in base.tensors(file):
@@ -67,9 +67,10 @@ def export_merged(
             shard[stored_name] = value.clone() if name in tied else value.contiguous()
             if name not in tied:
                 lines.append(tensor_line(name, shard[stored_name]))
-        save_file(shard, folder / file.name, metadata={"format": "pt"})
-        held |= {name: (file.name, tensor.nbytes) for name, tensor in shard.items()}
-    _write_index(base, folder, held)
+        place = file.relative_to(base.directory)
+        save_file(shard, directory / place, metadata={"format": "pt"})
+        held |= {name: (place, tensor.nbytes) for name, tensor in shard.items()}
+    _write_index(base, directory, held)
     if survival.update == 0:
         raise CheckpointError("the trained tensors equal the base's: there is nothing to export")
     return WrittenWeights(len(lines), lines_digest(lines), [], survival.share, survival.changed)
@@ -114,17 +115,19 @@ def _require_finite(name: str, tensor: torch.Tensor, dtype: torch.dtype) -> None
         )
 
 
-def _write_index(base: BaseModel, folder: Path, held: Mapping[str, tuple[str, int]]) -> None:
+def _write_index(base: BaseModel, directory: Path, held: Mapping[str, tuple[Path, int]]) -> None:
     """The shard index, with the size the shards have now.
 
     Args:
         held: file and bytes of every stored tensor.
     """
-    source = base.directory / base.weights_folder / base.index_name
+    place = base.weights_folder / base.index_name
+    source = base.directory / place
     if not source.exists():
         return
+    shards = {name: one for name, one in held.items() if one[0].parent == base.weights_folder}
     index = json.loads(source.read_text(encoding="utf-8"))
-    total = sum(size for _, size in held.values())
+    total = sum(size for _, size in shards.values())
     index["metadata"] = {**index.get("metadata", {}), "total_size": total}
-    index["weight_map"] = {name: file for name, (file, _) in sorted(held.items())}
-    (folder / base.index_name).write_text(json.dumps(index, indent=2), encoding="utf-8")
+    index["weight_map"] = {name: file.name for name, (file, _) in sorted(shards.items())}
+    (directory / place).write_text(json.dumps(index, indent=2), encoding="utf-8")

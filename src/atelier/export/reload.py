@@ -27,11 +27,13 @@ TIMEOUT = 3600.0  # seconds; loading and sampling a large model on a CPU is slow
 
 @dataclass(frozen=True)
 class Exported:
-    """A directory to reload, its record, and where the base lies, if it is loaded with one."""
+    """A directory to reload, its record, and where the base lies, if it is loaded with one; and a
+    file whose weights stand in place of the directory's."""
 
     directory: Path
     record: ExportRecord
     base: Path | None = None
+    weights: Path | None = None
 
     @property
     def reference(self) -> Path:
@@ -123,6 +125,7 @@ def _job(exported: Exported, device: str, made: Path) -> dict[str, Any]:
         "directory": str(exported.directory.resolve()),
         "base": str(exported.base) if exported.base else None,
         "reference": str(exported.reference.resolve()),
+        "weights": str(exported.weights.resolve()) if exported.weights else None,
         "dtype": exported.record.dtype,
         "device": device,
         "root": str(repository_root()),

@@ -7,22 +7,30 @@ of its own, written aside and renamed: ranks and runs share the folder without a
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import os
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from atelier.config.paths import from_root
+from atelier.config.policy_parts import TextConfig
 from atelier.permissions import as_usual
 
 logger = logging.getLogger(__name__)
 
 Embedding = Mapping[str, Tensor]
+GIGABYTE = 10**9
+CACHE = ".atelier/embeddings"
+_LIBRARIES = ("torch", "transformers", "diffusers")
 
 
 class MemoryCache:
@@ -144,6 +152,32 @@ class EmbeddingCache:
         self._memory.put(prompt, embedding)
         if self._disk is not None:
             self._disk.put(prompt, embedding)
+
+
+def open_cache(text: TextConfig, source: str) -> EmbeddingCache:
+    """The places that a configuration asks for; `source` as of `fingerprint`."""
+    memory = MemoryCache(int(text.memory_gigabytes * GIGABYTE))
+    limit = int(text.disk_gigabytes * GIGABYTE)
+    return EmbeddingCache(memory, DiskCache(from_root(CACHE), source, limit) if limit else None)
+
+
+def fingerprint(files: Iterable[Path], settings: Mapping[str, Any]) -> str:
+    """What every embedding depends on beside its prompt, as 64 hex digits.
+
+    Files are told by their path (a hub snapshot's names the commit), size and time of change:
+    hashing gigabytes at every start would take longer than some runs.
+    """
+    content = {
+        "files": [(str(file.absolute()), *_size_and_time(file)) for file in sorted(files)],
+        **settings,
+        "libraries": {name: version(name) for name in _LIBRARIES},
+    }
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _size_and_time(file: Path) -> tuple[int, int]:
+    status = file.stat()
+    return status.st_size, status.st_mtime_ns
 
 
 def _bytes(embedding: Embedding) -> int:

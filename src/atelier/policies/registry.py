@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 # Families, and where their policies are: imported when one is used, with the libraries it needs.
 _POLICIES = {
     "sd3": ("sd3.policy", "SD3Policy"),
+    "deepgen": ("deepgen.policy", "DeepGenPolicy"),
     "janus": ("janus.policy", "JanusPolicy"),
     "qwen": ("qwen.policy", "QwenPolicy"),
 }

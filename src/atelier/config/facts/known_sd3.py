@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from atelier.config.facts.sd3 import CLIP_TOKENS, SD3Facts
 from atelier.config.image_size import latent_side, vae_factor
@@ -89,24 +90,32 @@ def known_sd3(hub_id: str, config: RunConfig) -> SD3Facts:
     policy.lora.target_modules where it has no such module.
     """
     model = PIPELINES[hub_id]
-    shape, vae = model.transformer, {"block_out_channels": model.block_out_channels}
-    side = latent_side(config.policy.resolution, shape, vae)
     return SD3Facts(
-        parameters=model.parameters,
-        adapter_parameters=_adapter_parameters(model, config),
         text_parameters=model.text_parameters,
-        vae_parameters=model.vae_parameters,
         frozen_bytes=model.stored_bytes * (model.text_parameters + model.vae_parameters),
-        latent_values=shape["in_channels"] * side**2,
-        image_tokens=(side // shape["patch_size"]) ** 2,
         text_tokens=CLIP_TOKENS + config.policy.max_sequence_length,
-        text_width=shape["joint_attention_dim"],
-        pooled_width=shape["pooled_projection_dim"],
-        width=shape["num_attention_heads"] * shape["attention_head_dim"],
-        layers=shape["num_layers"],
-        pixels=(side * vae_factor(vae)) ** 2,
-        vae_channels=model.block_out_channels[1],
+        **known_parts(model, config, config.policy.resolution),
     )
+
+
+def known_parts(model: KnownPipeline, config: RunConfig, resolution: int | None) -> dict[str, Any]:
+    """Of SD3Facts all that is of the transformer and the autoencoder. Raises ConfigError as
+    `known_sd3`."""
+    shape, vae = model.transformer, {"block_out_channels": model.block_out_channels}
+    side = latent_side(resolution, shape, vae)
+    return {
+        "parameters": model.parameters,
+        "adapter_parameters": _adapter_parameters(model, config),
+        "vae_parameters": model.vae_parameters,
+        "latent_values": shape["in_channels"] * side**2,
+        "image_tokens": (side // shape["patch_size"]) ** 2,
+        "text_width": shape["joint_attention_dim"],
+        "pooled_width": shape["pooled_projection_dim"],
+        "width": shape["num_attention_heads"] * shape["attention_head_dim"],
+        "layers": shape["num_layers"],
+        "pixels": (side * vae_factor(vae)) ** 2,
+        "vae_channels": model.block_out_channels[1],
+    }
 
 
 def _adapter_parameters(model: KnownPipeline, config: RunConfig) -> int:

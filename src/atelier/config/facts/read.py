@@ -4,8 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from atelier.config.facts.deepgen import (
+    DeepGenFacts,
+    is_deepgen,
+    of_checkpoint,
+    read_checkpoint,
+    read_deepgen,
+)
 from atelier.config.facts.files import read_json
 from atelier.config.facts.janus import JanusFacts, read_janus
+from atelier.config.facts.known_deepgen import MODELS as DEEPGEN_MODELS
+from atelier.config.facts.known_deepgen import known_deepgen
 from atelier.config.facts.known_janus import CONVERTED, MODELS, known_janus
 from atelier.config.facts.known_qwen import MODELS as QWEN_PIPELINES
 from atelier.config.facts.known_qwen import known_qwen
@@ -17,10 +26,11 @@ from atelier.config.schema import PolicyConfig, RunConfig
 from atelier.config.theirs import JANUS_PAGE
 from atelier.errors import ConfigError
 
-Facts = SD3Facts | JanusFacts | QwenFacts
+Facts = SD3Facts | DeepGenFacts | JanusFacts | QwenFacts
 
 _NAMES = {
     "sd3": "a diffusers pipeline",
+    "deepgen": "a DeepGen model",
     "janus": "a Janus model",
     "qwen": "a Qwen-Image pipeline",
 }
@@ -37,10 +47,15 @@ def read_model_facts(config: RunConfig) -> Facts | None:
     Raises ConfigError naming policy.family where the model is of another, or the file that is
     missing or not what it should be, or policy.resolution where it has no place for such images.
     """
+    if of_checkpoint(config.policy):
+        return _read_checkpoint(config)
     name = source(config.policy)
     root = from_root(name)
     if not is_directory(root):
         return None
+    if config.policy.family == "deepgen":
+        _require_deepgen(name, root)
+        return read_deepgen(root, config)
     if config.policy.family == "janus":
         _require_janus(name, root)
         return read_janus(root, config)
@@ -56,7 +71,12 @@ def known_facts(config: RunConfig) -> Facts | None:
     Raises ConfigError naming policy.family where the model is of another, what to use instead of a
     model in a layout that is not read, or the setting that the model has no place for.
     """
+    if of_checkpoint(config.policy):
+        return known_deepgen(config)
     name = source(config.policy)
+    if name in DEEPGEN_MODELS:
+        _require_family(name, "deepgen", config)
+        return known_deepgen(config)
     if name in CONVERTED:
         raise ConfigError(
             f"{name}: is in the original layout of Janus, which transformers does not read; use "
@@ -79,7 +99,29 @@ def _require_family(name: str, family: str, config: RunConfig) -> None:
         raise ConfigError(f"{name}: is {_NAMES[family]}; set policy.family: {family}")
 
 
+def _read_checkpoint(config: RunConfig) -> DeepGenFacts | None:
+    """Of a file of weights whose bases are both here."""
+    bases = config.policy.bases
+    if bases.pipeline is None or bases.vlm is None:
+        return None
+    pipeline, vlm = from_root(bases.pipeline), from_root(bases.vlm)
+    if not is_directory(pipeline) or not is_directory(vlm):
+        return None
+    return read_checkpoint(pipeline, vlm, config)
+
+
+def _require_deepgen(name: str, root: Path) -> None:
+    if is_deepgen(root):
+        return
+    if (root / INDEX).is_file():
+        family = "qwen" if _is_qwen(root) else "sd3"
+        raise ConfigError(f"{name}: is {_NAMES[family]}; set policy.family: {family}")
+    raise ConfigError(f"{name}: has no vlm/ and connector/: not a DeepGen model")
+
+
 def _require_pipeline(name: str, root: Path, family: str) -> None:
+    if is_deepgen(root):
+        raise ConfigError(f"{name}: is {_NAMES['deepgen']}; set policy.family: deepgen")
     if (root / INDEX).is_file():
         if family == "sd3" and _is_qwen(root):
             raise ConfigError(f"{name}: is {_NAMES['qwen']}; set policy.family: qwen")
@@ -95,6 +137,8 @@ def _is_qwen(root: Path) -> bool:
 
 
 def _require_janus(name: str, root: Path) -> None:
+    if is_deepgen(root):
+        raise ConfigError(f"{name}: is {_NAMES['deepgen']}; set policy.family: deepgen")
     if (root / INDEX).is_file():
         family = "qwen" if _is_qwen(root) else "sd3"
         raise ConfigError(f"{name}: is {_NAMES[family]}; set policy.family: {family}")

@@ -51,10 +51,10 @@ def read_sd3(root: Path, config: RunConfig) -> SD3Facts:
     policy.resolution where the model has no place for such images.
     """
     lora = config.policy.lora
-    transformer = _tensors(root / "transformer")
+    transformer = weights_of(root / "transformer")
     linear = modules(transformer)
-    encoders = [_tensors(root / part) for part in _TEXT_ENCODERS]
-    vae = _tensors(root / "vae")
+    encoders = [weights_of(root / part) for part in _TEXT_ENCODERS]
+    vae = weights_of(root / "vae")
     return SD3Facts(
         parameters=count(transformer),
         adapter_parameters=adapter_parameters(linear, lora),
@@ -64,11 +64,11 @@ def read_sd3(root: Path, config: RunConfig) -> SD3Facts:
         vae_parameters=count(vae),
         frozen_bytes=sum(stored_bytes(one) for one in (*encoders, vae)),
         text_tokens=_text_tokens(root, config.policy.max_sequence_length),
-        **_shape(root, config),
+        **painted_shape(root, config),
     )
 
 
-def _shape(root: Path, config: RunConfig) -> dict[str, int]:
+def painted_shape(root: Path, config: RunConfig) -> dict[str, int]:
     """What the configurations of transformer and autoencoder say."""
     transformer = read_json(root / "transformer" / "config.json")
     vae = read_json(root / "vae" / "config.json")
@@ -104,7 +104,7 @@ def _text_tokens(root: Path, t5_tokens: int) -> int:
     return (length if isinstance(length, int) and length < 10_000 else CLIP_TOKENS) + t5_tokens
 
 
-def _tensors(folder: Path) -> Tensors:
+def weights_of(folder: Path) -> Tensors:
     """Of all the folder's files, rounded twins aside; none where there is no such folder."""
     files = sorted(folder.glob("*.safetensors"))
     full = [file for file in files if ".fp16" not in file.name]

@@ -34,7 +34,7 @@ def sd3_memory(config: RunConfig, facts: SD3Facts, images: int, actions: int, ra
     values = stored_latents(config, facts, actions) + facts.condition_values
 
     def at_hand(backward: bool) -> dict[str, int]:
-        kept = policy.trainable == "full" or (backward and not policy.gradient_checkpointing)
+        kept = policy.trainable != "lora" or (backward and not policy.gradient_checkpointing)
         return {
             "16-bit copies": copies(policy, facts.parameters, facts.layers, all_of_them=kept),
             "gathered weights": gathered(config, facts, ranks),

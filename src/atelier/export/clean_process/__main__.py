@@ -1,8 +1,9 @@
 """Do the jobs of a file, one after the other (see the folder's __init__.py).
 
 jobs.json is a list of {"family", "format": "adapter" | "merged", "directory", "base", "reference",
-"dtype", "device", "root", "made"}; one outcome a job is written: {"error": text or null, "tensors",
-"digest", "scaling", "frozen"}, and the arrays that were computed to the .npz file `made` names.
+"weights", "dtype", "device", "root", "made"}; one outcome a job is written: {"error": text or null,
+"tensors", "digest", "scaling", "frozen"}, and the arrays that were computed to the .npz file that
+`made` names.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from atelier.export.janus.generation_config import write_generation_config
 from atelier.export.language.base import CONFIG, BaseLanguageModel
 from atelier.export.language.own_files import copy_own_files, write_config
 from atelier.export.manifest import file_sha256
-from atelier.policies.janus.loading import read_weights
+from atelier.model_files import read_weights
 from atelier.policies.janus.original_layout import from_original, is_original
 
 PICKLES = ("*.bin", "*.pth", "*.pt")

@@ -54,5 +54,5 @@ FAMILY = Family(
     write_adapter=write_adapter,
     check_adapter=check_adapter,
     loading_lines=loading_lines,
-    prefix=f"{JanusModule.held_as}.",
+    prefixes={f"{JanusModule.held_as}.": ""},
 )

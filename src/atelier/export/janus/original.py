@@ -28,7 +28,7 @@ from atelier.export.language.base import CONFIG, EMBEDDING, HEAD
 from atelier.export.language.own_files import copy_own_files
 from atelier.export.manifest import MANIFEST, check_manifest
 from atelier.export.publish import aside, publish, recover
-from atelier.policies.janus.loading import read_weights
+from atelier.model_files import read_weights
 from atelier.policies.janus.original_layout import UNUSED, from_original, is_original, to_original
 
 SHARD = "5GB"

@@ -20,5 +20,5 @@ FAMILY = Family(
     write_adapter=write_adapter,
     check_adapter=check_adapter,
     loading_lines=loading_lines,
-    prefix=f"{QwenModule.held_as}.",
+    prefixes={f"{QwenModule.held_as}.": ""},
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import diffusers
 from torch import Tensor
@@ -33,6 +34,13 @@ def write_adapter(
     pipeline_class = getattr(diffusers, base.class_name, None)
     if pipeline_class is None or not hasattr(pipeline_class, "save_lora_weights"):
         raise ConfigError(f"export.formats: adapter: {base.class_name} loads no LoRA weights")
+    save_lora(pipeline_class, layers, lora, directory)
+
+
+def save_lora(
+    pipeline_class: Any, layers: Mapping[str, Tensor], lora: LoraConfig, directory: Path
+) -> None:
+    """Write the layers of a transformer, with the metadata that carries alpha."""
     pipeline_class.save_lora_weights(
         directory,
         transformer_lora_layers=dict(layers),

@@ -21,6 +21,7 @@ from atelier.data.prompts import Prompt
 from atelier.evaluation.requests import evaluation_key
 from atelier.export.reference import Reference
 from atelier.policies.sd3.policy import SD3Policy
+from atelier.policies.sd3.transformer_policy import TransformerPolicy
 from atelier.training.weights import put_weights
 
 
@@ -40,28 +41,45 @@ def make_reference(
     did: the export is compared to 1/255, and what is exported are the weights, not the rounding
     of one training run.
     """
-    texts = [prompt.text for prompt in prompts]
-    exact = config.model_copy(update={"policy": _in_float32(config.policy)})
-    policy = SD3Policy.load(exact, device, prompts=texts)
+    exact = config.model_copy(update={"policy": in_float32(config.policy)})
+    policy = SD3Policy.load(exact, device, prompts=[prompt.text for prompt in prompts])
+    call = {"max_sequence_length": config.policy.max_sequence_length}
+    return images_of(policy, config, tensors, prompts, call)
+
+
+def images_of(
+    policy: TransformerPolicy,
+    config: RunConfig,
+    tensors: Mapping[str, Tensor],
+    prompts: Sequence[Prompt],
+    call: Mapping[str, float | int],
+) -> ImageReference:
+    """What a policy makes of the evaluation's prompts and noise, before and after the tensors are
+    loaded.
+
+    Args:
+        call: what else a pipeline's call is told.
+    """
     latents = policy.noise([evaluation_key(config.evaluation.seed, one) for one in prompts])[:, 0]
     with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):  # as in the clean process
-        before = policy.generate_from(policy.module, texts, latents)
+        before = policy.generate_from(policy.module, prompts, latents)
         put_weights(policy.trainable(), tensors)
-        after = policy.generate_from(policy.module, texts, latents)
+        after = policy.generate_from(policy.module, prompts, latents)
     return ImageReference(
         latents=latents.float().cpu().numpy(),
         images=after,
         base_images=before,
-        prompts=texts,
+        prompts=[prompt.text for prompt in prompts],
         call={
             "num_inference_steps": config.evaluation.num_inference_steps,
             "guidance_scale": config.evaluation.guidance_scale,
-            "max_sequence_length": config.policy.max_sequence_length,
+            **call,
         },
     )
 
 
-def _in_float32(policy: PolicyConfig) -> PolicyConfig:
+def in_float32(policy: PolicyConfig) -> PolicyConfig:
+    """The same with every part in float32."""
     full = {"dtype": "float32"}
     parts = {"text": policy.text.model_copy(update=full), "vae": policy.vae.model_copy(update=full)}
     return policy.model_copy(update={**full, "base_dtype": "float32", **parts})

@@ -40,7 +40,7 @@ class ForwardProcess:
     @torch.no_grad()
     def rollout(self, module: nn.Module, samples: Sequence[Sample]) -> Rollout:
         model, draws, schedule = self._model, self._draws, self._schedule
-        conditions = model.encode([one.prompt.text for one in samples])
+        conditions = model.encode([one.prompt for one in samples])
         x = model.noise([draws.noise(one) for one in samples])[:, 0]
         solver = Solver(schedule)
         for index, timestep in enumerate(schedule.timesteps):
@@ -101,6 +101,6 @@ class ForwardProcess:
             "levels": tensors["levels"],
             "behaviour_velocity": tensors["behaviour_velocity"],
             "draws": Draws(self._draws.seed, int(tensors["step"])),
-            "conditions": self._model.encode([one.prompt.text for one in samples]),
+            "conditions": self._model.encode([one.prompt for one in samples]),
         }
         return scored_rollout(samples, tensors["levels"].shape[1], None, record)

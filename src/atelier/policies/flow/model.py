@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
+from atelier.data.prompts import Prompt
+
 
 class FlowModel(ABC):
     """Predicts velocities of latents [B, ...], float32. Conditions are a prompt's embeddings, as
@@ -17,8 +19,13 @@ class FlowModel(ABC):
     image_side: int
     """Height and width of its images in pixels."""
 
+    def encode(self, prompts: Sequence[Prompt]) -> Any:
+        """Of what is asked for; where images are edited, with these."""
+        return self.encode_texts([one.text for one in prompts])
+
     @abstractmethod
-    def encode(self, prompts: Sequence[str]) -> Any: ...
+    def encode_texts(self, texts: Sequence[str]) -> Any:
+        """Of words alone."""
 
     @abstractmethod
     def velocity(

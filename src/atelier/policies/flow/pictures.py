@@ -35,7 +35,7 @@ def picture_losses(
     noise = model.noise([key("noise", one.key) for one in batch])[:, 0]
     drawn = [training_level(uniform("level", one.key), shift) for one in batch]
     level = torch.tensor(drawn, dtype=torch.float32, device=clean.device)
-    conditions = model.encode([one.caption for one in batch])
+    conditions = model.encode_texts([one.caption for one in batch])
     noisy = noised(clean, noise, level)
     velocity = model.velocity(module, noisy, LEVELS * level, conditions, guidance=1.0)
     return flow_matching_loss(velocity, clean, noise)

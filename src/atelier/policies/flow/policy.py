@@ -85,12 +85,11 @@ class FlowPolicy(FlowModel):
         for start in range(0, len(prompts), config.micro_batch_size):
             chunk = slice(start, start + config.micro_batch_size)
             latents = self.noise(noise_keys[chunk])[:, 0]
-            texts = [prompt.text for prompt in prompts[chunk]]
-            batches.append(self.generate_from(module, texts, latents))
+            batches.append(self.generate_from(module, prompts[chunk], latents))
         return np.concatenate(batches)
 
     @torch.no_grad()
-    def generate_from(self, module: nn.Module, prompts: Sequence[str], x: Tensor) -> np.ndarray:
+    def generate_from(self, module: nn.Module, prompts: Sequence[Prompt], x: Tensor) -> np.ndarray:
         """Images uint8 [B, H, W, 3] from initial latents [B, C, h, w] by the Euler ODE."""
         config = self._evaluation
         conditions = self.encode(prompts)

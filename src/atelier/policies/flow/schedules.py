@@ -57,9 +57,17 @@ class Schedules:
     def _of_scheduler(self, num_steps: int) -> Schedule:
         """Of the pipeline's own scheduler: evaluation always, rollouts by default."""
         scheduler = copy.deepcopy(self._scheduler)
-        scheduler.set_timesteps(num_steps)
+        scheduler.set_timesteps(num_steps, **self._shift_of_size())
         sigmas = scheduler.sigmas.to(torch.float64).tolist()
         return Schedule(steps_of(sigmas), scheduler.timesteps.to(self._device))
+
+    def _shift_of_size(self) -> dict[str, float]:
+        """What a scheduler that shifts by an image's size has to be told."""
+        said = self._scheduler.config
+        if not said.get("use_dynamic_shifting"):
+            return {}
+        anchors = ("base_image_seq_len", "max_image_seq_len", "base_shift", "max_shift")
+        return {"mu": resolution_mu(self._tokens, *(said[name] for name in anchors))}
 
     def _make_rollout(self, tail: int | None) -> Schedule:
         config = self._config

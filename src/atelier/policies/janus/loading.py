@@ -23,6 +23,7 @@ from atelier.config.theirs import JANUS_PAGE
 from atelier.errors import ConfigError
 from atelier.model_files import (
     quietly,
+    read_weights,
     require_all_weights,
     require_files_of_kind,
     require_no_others,
@@ -36,8 +37,6 @@ from atelier.policies.janus.checks import boi_of, require_tokens, require_whole
 from atelier.policies.janus.original_layout import from_original, is_original
 from atelier.policies.janus.pixels import normalise_codebook
 from atelier.policies.language.vocabulary import require_known_tokens
-
-_WRAPPERS = ("state_dict", "model", "module")  # keys under which training code saves weights
 
 
 @dataclass(frozen=True)
@@ -157,29 +156,6 @@ def _replace_weights(model: JanusForConditionalGeneration, file: Path) -> None:
     tied = set(getattr(model, "all_tied_weights_keys", ()))
     require_all_weights(str(file), set(result.missing_keys) - tied)
     require_no_others(str(file), result.unexpected_keys)
-
-
-def read_weights(file: Path) -> dict[str, Tensor]:
-    """Weights by name of a file of torch.save; nothing in it is executed.
-
-    Raises:
-        ConfigError: it cannot be read as that.
-    """
-    with telling(f"{file}: is no file of weights"):
-        held: Any = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
-    for name in _WRAPPERS:
-        if isinstance(held, dict) and isinstance(held.get(name), dict):
-            held = held[name]
-    if not isinstance(held, dict) or not all(
-        isinstance(name, str) and isinstance(value, Tensor) for name, value in held.items()
-    ):
-        raise ConfigError(f"{file}: holds something else than tensors by name")
-    for weight, value in held.items():
-        if value.layout is not torch.strided or value.is_meta or value.is_quantized:
-            raise ConfigError(
-                f"{file}: {weight} is no plain tensor: sparse, packed or without data"
-            )
-    return held
 
 
 def _untie_where_they_differ(

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import logging
-import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from atelier.policies.embedding_cache import Embedding, EmbeddingCache
-from atelier.policies.sd3.text_encoders import TextEncoders
-
-logger = logging.getLogger(__name__)
-
-NO_PROMPT = ""  # of the unconditional branch of guidance
+from atelier.policies.cached_encoder import CachedEncoder, TextEncoders
+from atelier.policies.embedding_cache import EmbeddingCache
 
 
 @dataclass(frozen=True)
@@ -36,49 +30,20 @@ class Conditions:
         )
 
 
-class PromptEncoder:
+class PromptEncoder(CachedEncoder):
     """Text encoders behind a cache."""
 
     def __init__(self, encoders: TextEncoders, cache: EmbeddingCache, device: torch.device) -> None:
-        self._encoders = encoders
-        self._cache = cache
+        super().__init__(encoders, cache)
         self._device = device
 
     def encode(self, prompts: Sequence[str]) -> Conditions:
         """Conditions of the prompts, in their order."""
-        distinct = {prompt: self._one(prompt) for prompt in dict.fromkeys(prompts)}
+        found = self.embeddings(prompts)
         return Conditions(
-            self._stack([distinct[prompt]["embedding"] for prompt in prompts]),
-            self._stack([distinct[prompt]["pooled"] for prompt in prompts]),
+            self._stack([one["embedding"] for one in found]),
+            self._stack([one["pooled"] for one in found]),
         )
-
-    def prepare(self, prompts: Sequence[str], rank: int = 0) -> None:
-        """Encode all prompts a run will ask for, and the empty one; then free the encoders.
-
-        Every rank goes through them in an order of its own and finds on disk what the others have
-        encoded: work is shared without a word. Encoders stay where the cache cannot hold all.
-        """
-        distinct = sorted({NO_PROMPT, *prompts})
-        random.Random(rank).shuffle(distinct)
-        for prompt in distinct:
-            self._one(prompt)
-        missing = sum(prompt not in self._cache for prompt in distinct)
-        if missing:
-            logger.warning(
-                "%d of %d prompts do not fit in policy.text.memory_gigabytes and "
-                "policy.text.disk_gigabytes: the text encoders stay loaded",
-                missing,
-                len(distinct),
-            )
-            return
-        self._encoders.free()
-
-    def _one(self, prompt: str) -> Embedding:
-        found = self._cache.get(prompt)
-        if found is None:
-            found = self._encoders.encode(prompt)
-            self._cache.put(prompt, found)
-        return found
 
     def _stack(self, values: Sequence[Tensor]) -> Tensor:
         return torch.stack(list(values)).to(self._device).float()

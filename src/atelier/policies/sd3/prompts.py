@@ -6,20 +6,13 @@ from pathlib import Path
 
 import torch
 
-from atelier.config.paths import from_root
 from atelier.config.schema import PolicyConfig
-from atelier.policies.embedding_cache import DiskCache, EmbeddingCache, MemoryCache
+from atelier.policies.embedding_cache import open_cache
 from atelier.policies.sd3.conditions import PromptEncoder
 from atelier.policies.sd3.text_encoders import TextEncoders
-
-GIGABYTE = 10**9
-CACHE = ".atelier/embeddings"
 
 
 def prompt_encoder(directory: Path, policy: PolicyConfig, device: torch.device) -> PromptEncoder:
     """Nothing is loaded until a prompt is new to the caches."""
     encoders = TextEncoders(directory, policy, device)
-    memory = MemoryCache(int(policy.text.memory_gigabytes * GIGABYTE))
-    limit = int(policy.text.disk_gigabytes * GIGABYTE)
-    disk = DiskCache(from_root(CACHE), encoders.fingerprint(), limit) if limit else None
-    return PromptEncoder(encoders, EmbeddingCache(memory, disk), device)
+    return PromptEncoder(encoders, open_cache(policy.text, encoders.fingerprint()), device)

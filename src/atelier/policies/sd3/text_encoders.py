@@ -7,20 +7,16 @@ that is new, and freed when all prompts of a run are encoded.
 from __future__ import annotations
 
 import gc
-import hashlib
-import json
-from importlib.metadata import version
 from pathlib import Path
 
 import torch
 from diffusers import StableDiffusion3Pipeline
 
 from atelier.config.schema import PolicyConfig
-from atelier.policies.embedding_cache import Embedding
+from atelier.policies.embedding_cache import Embedding, fingerprint
 from atelier.policies.sd3.loading import load_text_encoders
 
 _PARTS = ("text_encoder*", "tokenizer*")
-_LIBRARIES = ("torch", "transformers", "diffusers")
 
 
 class TextEncoders:
@@ -62,24 +58,11 @@ class TextEncoders:
             torch.cuda.empty_cache()
 
     def fingerprint(self) -> str:
-        """What every embedding depends on beside its prompt, as 64 hex digits.
-
-        Files are told by their path (a hub snapshot's names the commit), size and time of change:
-        hashing gigabytes at every start would take longer than some runs.
-        """
-        files = sorted(
-            file for part in _PARTS for file in self._directory.glob(f"{part}/*") if file.is_file()
-        )
-        content = {
-            "files": [(str(file.absolute()), *_size_and_time(file)) for file in files],
+        """What every embedding depends on beside its prompt, as 64 hex digits."""
+        files = [file for part in _PARTS for file in self._directory.glob(f"{part}/*")]
+        settings = {
             "dtype": self._policy.text.dtype,
             "max_sequence_length": self._policy.max_sequence_length,
             "device": self._device.type,
-            "libraries": {name: version(name) for name in _LIBRARIES},
         }
-        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-
-def _size_and_time(file: Path) -> tuple[int, int]:
-    status = file.stat()
-    return status.st_size, status.st_mtime_ns
+        return fingerprint([file for file in files if file.is_file()], settings)

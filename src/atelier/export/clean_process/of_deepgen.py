@@ -1,0 +1,80 @@
+"""A DeepGen model by plain diffusers and transformers: images from given latents."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from .deepgen_usage import load_parts, paint, read, translate
+from .references import arrays_of, header_of
+
+if TYPE_CHECKING:
+    import numpy as np
+
+Parts = dict[str, Any]
+
+
+def load(job: Mapping[str, Any]) -> Parts:
+    """The parts of the merged directory itself, with other weights where there are any; or of the
+    base with the adapter."""
+    merged = job["format"] == "merged"
+    parts = load_parts(job["directory"] if merged else job["base"], getattr(torch, job["dtype"]))
+    if not merged:
+        parts["transformer"].load_lora_adapter(job["directory"], local_files_only=True)
+    if job["weights"] is not None:
+        _replace(parts, torch.load(job["weights"], map_location="cpu", weights_only=True))
+    for name in ("transformer", "vae", "vlm"):
+        parts[name].eval().to(job["device"])
+    return parts
+
+
+def _replace(parts: Parts, state: Mapping[str, Any]) -> None:
+    """Put a file's weights of the transformer and the connector in place, by its names."""
+    named = {name.removeprefix("module.").removeprefix("model."): state[name] for name in state}
+    own = "transformer."
+    transformer = {name[len(own) :]: value for name, value in named.items() if name.startswith(own)}
+    parts["transformer"].load_state_dict(transformer, assign=True)
+    parts["bridge"] = {name: named[name] for name in parts["bridge"]}
+
+
+def weights(parts: Parts) -> dict[str, Any]:
+    """Of the transformer and the connector, by the names of published checkpoints."""
+    held = parts["transformer"].state_dict()
+    return {**{f"transformer.{name}": value for name, value in held.items()}, **parts["bridge"]}
+
+
+def adapted(parts: Parts) -> Any:
+    """The module that an adapter is put on, in one that calls it as checkpoints do."""
+    return torch.nn.ModuleDict({"transformer": parts["transformer"]})
+
+
+def frozen(parts: Parts) -> dict[str, dict[str, Any]]:
+    """Nothing: images show what becomes of the other parts."""
+    return {}
+
+
+def reproduce(parts: Parts, reference: str) -> dict[str, np.ndarray]:
+    """images: of the reference's prompts from its latents, uint8 [N, H, W, 3]."""
+    import numpy as np
+
+    header, latents = header_of(reference), arrays_of(reference)["latents"]
+    call = header["call"]
+    guidance = call["guidance_scale"]
+    against = translate(parts, read(parts, "")) if guidance > 1 else None
+    images = [
+        paint(
+            parts,
+            translate(parts, read(parts, prompt)),
+            noise[None].to(parts["vae"].device),
+            against,
+            call["num_inference_steps"],
+            guidance,
+        )
+        for prompt, noise in zip(header["prompts"], latents, strict=True)
+    ]
+    pixels = np.stack(images)
+    if not np.isfinite(pixels).all():
+        raise ValueError("the model generates pixels that are not finite numbers")
+    return {"images": (pixels * 255).round().astype(np.uint8)}

@@ -1,0 +1,37 @@
+"""The images that an exported model must reproduce (sd3/reference.py), prompts encoded one by one.
+
+Whatever a run trains, drawing or editing, it is drawing that is compared: weights are what is
+exported, and any use of them all shows whether they arrived.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from torch import Tensor
+
+from atelier.config.deepgen import ConnectorConfig
+from atelier.config.schema import RunConfig
+from atelier.data.prompts import Prompt
+from atelier.export.sd3.reference import ImageReference, images_of, in_float32
+from atelier.policies.deepgen.policy import DeepGenPolicy
+
+
+def make_reference(
+    config: RunConfig, tensors: Mapping[str, Tensor], prompts: Sequence[Prompt], device: str
+) -> ImageReference:
+    """See sd3/reference.py."""
+    policy = DeepGenPolicy.load(_exact(config), device, prompts=[one.text for one in prompts])
+    return images_of(policy, config, tensors, prompts, {})
+
+
+def _exact(config: RunConfig) -> RunConfig:
+    """The same model in float32; what is asked of it does not depend on its neighbours."""
+    heads = config.policy.connector.heads
+    alone = ConnectorConfig(padding="masked", heads=heads)
+    return config.model_copy(
+        update={
+            "policy": in_float32(config.policy).model_copy(update={"connector": alone}),
+            "rollout": config.rollout.model_copy(update={"kind": "draw"}),
+        }
+    )

@@ -1,0 +1,176 @@
+"""Prompts of a run, encoded: each once by itself, or a batch together as the published code does.
+
+The language model is there only while it is needed; it is larger than the transformer.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from atelier.config.schema import PolicyConfig
+from atelier.policies.cached_encoder import CachedEncoder
+from atelier.policies.deepgen.conditions import Conditions, gathered
+from atelier.policies.deepgen.connector import Bridge
+from atelier.policies.deepgen.inputs import Asked, Reader
+from atelier.policies.deepgen.reading import fused_states
+from atelier.policies.deepgen.source import Source
+from atelier.policies.embedding_cache import Embedding, fingerprint, open_cache
+from atelier.policies.language.plain_text import require_plain
+
+BATCHES_KEPT = 8  # of prompts that were encoded together
+
+
+@dataclass(frozen=True)
+class Parts:
+    """All that reads, on the device."""
+
+    vlm: Any
+    bridge: Bridge
+    reader: Reader
+
+    @classmethod
+    def of(cls, source: Source, policy: PolicyConfig, device: torch.device) -> Parts:
+        vlm, bridge = source.vlm(policy.text.dtype), source.bridge()
+        reader = Reader(source.tokenizer(), source.template(), vlm, bridge.shape.queries)
+        dtype = getattr(torch, policy.text.dtype)
+        return cls(vlm.to(device), bridge.to(device, dtype), reader)
+
+    @torch.no_grad()
+    def states(self, prompts: Sequence[Asked]) -> tuple[Tensor, Tensor]:
+        """Hidden states [B, S, D], padded on the left, and which are a row's own [B, S]."""
+        inputs = self.reader.inputs(prompts).to(self.vlm.device)
+        return fused_states(self.vlm, self.bridge.meta_queries, inputs), inputs.mask
+
+
+class PromptReader:
+    """cached_encoder.TextEncoders of a model.
+
+    Args:
+        translates: whether prompts are encoded up to what the transformer sees, or, where the
+            connector is trained, up to what that sees.
+    """
+
+    def __init__(
+        self, source: Source, policy: PolicyConfig, device: torch.device, translates: bool
+    ) -> None:
+        self._source = source
+        self._policy = policy
+        self._device = device
+        self._translates = translates
+        self._parts: Parts | None = None
+
+    @property
+    def parts(self) -> Parts:
+        """Loaded when they are asked for."""
+        if self._parts is None:
+            self._parts = Parts.of(self._source, self._policy, self._device)
+        return self._parts
+
+    @property
+    def are_loaded(self) -> bool:
+        return self._parts is not None
+
+    def asked(self, words: str, images: Sequence[Tensor] = ()) -> Asked:
+        """A prompt in tokens.
+
+        Raises:
+            DataError: its words have marks of the language model.
+        """
+        require_plain(words, self.parts.reader.tokenizer, "prompt")
+        return self.parts.reader.asked(words, images)
+
+    def encode(self, prompt: str) -> Embedding:
+        """`tokens` [S, D] and `pooled` [P], or `tokens` alone, on the CPU in policy.text.dtype."""
+        return self.encoded(self.asked(prompt))
+
+    @torch.no_grad()
+    def encoded(self, asked: Asked) -> Embedding:
+        """The same of a prompt with images."""
+        states, _ = self.parts.states([asked])
+        if not self._translates:
+            return {"tokens": states[0].cpu()}
+        tokens, pooled = self.parts.bridge(states)
+        return {"tokens": tokens[0].cpu(), "pooled": pooled[0].cpu()}
+
+    @torch.no_grad()
+    def together(self, prompts: Sequence[str]) -> Conditions:
+        """A batch in which padding is as good as words: published, and another one with each other
+        mate (spec deepgen 1.5). Padding stands on the left."""
+        states, _ = self.parts.states([self.asked(one) for one in prompts])
+        if not self._translates:
+            return Conditions(tuple(prompts), states.float(), None)
+        tokens, pooled = self.parts.bridge(states)
+        return Conditions(tuple(prompts), tokens.float(), pooled.float())
+
+    def free(self) -> None:
+        """Give their memory back, the device's too; the next new prompt loads them again."""
+        if self._parts is None:
+            return
+        self._parts = None
+        gc.collect()  # modules refer to themselves: without it they stay until some later time
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def fingerprint(self) -> str:
+        """What every embedding depends on beside its prompt, as 64 hex digits."""
+        settings = {
+            "dtype": self._policy.text.dtype,
+            "lora_alpha": self._policy.bases.lora_alpha,
+            "heads": self._policy.connector.heads,
+            "device": self._device.type,
+            "translates": self._translates,
+        }
+        return fingerprint(self._source.text_files(), settings)
+
+
+class PromptEncoder(CachedEncoder):
+    """A reader behind a cache."""
+
+    def __init__(self, reader: PromptReader, policy: PolicyConfig, device: torch.device) -> None:
+        super().__init__(reader, open_cache(policy.text, reader.fingerprint()))
+        self._reader = reader
+        self._device = device
+        self._is_published = policy.connector.padding == "maskless"
+        self._batches: OrderedDict[tuple[str, ...], Conditions] = OrderedDict()
+
+    @property
+    def reads_together(self) -> bool:
+        """Whether a prompt's embedding depends on the batch that it is in."""
+        return self._is_published
+
+    def encode(self, prompts: Sequence[str]) -> Conditions:
+        """Of the prompts, in their order."""
+        if self._is_published:
+            return self._together(tuple(prompts))
+        return self._gathered(prompts, self.embeddings(prompts))
+
+    def encode_edits(
+        self, prompts: Sequence[str], images: Sequence[Sequence[Tensor]]
+    ) -> Conditions:
+        """Of prompts about images [3, H, W] in [-1, 1]; not kept."""
+        pairs = zip(prompts, images, strict=True)
+        asked = [self._reader.asked(words, shown) for words, shown in pairs]
+        return self._gathered(prompts, [self._reader.encoded(one) for one in asked])
+
+    def prepare(self, prompts: Sequence[str], rank: int = 0) -> None:
+        """See CachedEncoder; what depends on its batch cannot be prepared."""
+        if not self._is_published:
+            super().prepare(prompts, rank)
+
+    def _gathered(self, prompts: Sequence[str], found: Sequence[Embedding]) -> Conditions:
+        pooled = [one["pooled"] for one in found if "pooled" in one] or None
+        return gathered(prompts, [one["tokens"] for one in found], pooled, self._device)
+
+    def _together(self, prompts: tuple[str, ...]) -> Conditions:
+        found = self._batches.pop(prompts, None) or self._reader.together(prompts)
+        self._batches[prompts] = found
+        while len(self._batches) > BATCHES_KEPT:
+            self._batches.popitem(last=False)
+        return found

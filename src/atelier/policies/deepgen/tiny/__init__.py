@@ -1,0 +1,1 @@
+"""The embedded DeepGen model: its parts before pre-training."""

@@ -1,0 +1,167 @@
+"""Stable Diffusion 3's transformer and autoencoder as a flow policy, whatever encodes its prompts.
+
+The transformer computes in `policy.dtype` under autocast, in the rollout and in the replay alike.
+"""
+
+from __future__ import annotations
+
+import copy
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import numpy as np
+import torch
+from diffusers import AutoencoderKL, SD3Transformer2DModel
+from torch import Tensor, nn
+
+from atelier.config.image_size import latent_side, vae_factor
+from atelier.config.schema import PolicyConfig, RunConfig
+from atelier.data.keys import key
+from atelier.policies.flow.policy import FlowPolicy
+from atelier.policies.precision import computing_in
+from atelier.policies.sd3.decoder import ImageDecoder
+from atelier.policies.sd3.encoder import ImageEncoder
+from atelier.policies.sd3.lora import add_adapter
+
+
+class TransformerPolicy(FlowPolicy):
+    """A transformer that rolls out, replays and generates (policies.base.Policy).
+
+    Args:
+        transformer: as `prepared` leaves it.
+        module: what is trained: the transformer, or what holds it.
+        vae: frozen.
+        scheduler: of the pipeline.
+    """
+
+    def __init__(
+        self,
+        transformer: SD3Transformer2DModel,
+        module: nn.Module,
+        vae: AutoencoderKL,
+        scheduler: Any,
+        config: RunConfig,
+        device: torch.device,
+        rank: int = 0,
+    ) -> None:
+        policy = config.policy
+        side = latent_side(policy.resolution, transformer.config, vae.config)
+        tokens = (side // transformer.config.patch_size) ** 2
+        super().__init__(
+            config.rollout, config.evaluation, scheduler, tokens, config.train.seed, rank, device
+        )
+        self._policy = policy
+        self._base = transformer
+        self._decoder = ImageDecoder(vae, policy.vae, device)
+        self._encoder_of_images = ImageEncoder(vae)
+        self._latent_side = side
+        self.image_side = side * vae_factor(vae.config)
+        self.module: nn.Module = module.to(device)
+        self._reference: nn.Module | None = None
+
+    def trainable(self) -> dict[str, nn.Parameter]:
+        named = self.module.named_parameters()
+        return {name: parameter for name, parameter in named if parameter.requires_grad}
+
+    # Reference -------------------------------------------------------------------------------
+
+    def prepare_reference(self) -> None:
+        """Keep what the policy is before training: a frozen copy, or nothing with an adapter."""
+        if self._policy.trainable != "lora":
+            self._reference = copy.deepcopy(self.module).requires_grad_(False)
+
+    @contextmanager
+    def _adapter_off(self) -> Iterator[None]:
+        self._base.disable_adapters()
+        try:
+            yield
+        finally:
+            self._base.enable_adapters()
+
+    def reference_velocity(
+        self,
+        module: nn.Module,
+        x: Tensor,
+        timestep: Tensor,
+        conditions: Any,
+        guidance: float,
+    ) -> Tensor:
+        frozen = self._reference
+        context: AbstractContextManager[None] = nullcontext() if frozen else self._adapter_off()
+        with torch.no_grad(), context:
+            return self.velocity(frozen or module, x, timestep, conditions, guidance)
+
+    # Latents and images ----------------------------------------------------------------------
+
+    def decode(self, latents: Tensor) -> np.ndarray:
+        """Latents [B, C, h, w] to images uint8 [B, H, W, 3], for rewards and evaluation alike."""
+        return self._decoder.decode(latents)
+
+    def latents(self, images: np.ndarray, keys: Sequence[int]) -> Tensor:
+        """See FlowModel."""
+        return self._encoder_of_images.encode(images, self.noise(keys)[:, 0])
+
+    def noise(self, keys: Sequence[int], draws: int = 1) -> Tensor:
+        """Standard normal float32 [B, draws, C, h, w], one CPU generator a key: on every device and
+        for every world size the same."""
+        shape = (draws, self._base.config.in_channels, self._latent_side, self._latent_side)
+        rows = [torch.randn(shape, generator=torch.Generator().manual_seed(one)) for one in keys]
+        return torch.stack(rows).to(self.device)
+
+    # The model -------------------------------------------------------------------------------
+
+    def velocity(
+        self,
+        module: nn.Module,
+        x: Tensor,
+        timestep: Tensor,
+        conditions: Any,
+        guidance: float,
+    ) -> Tensor:
+        """Predicted velocity, float32 [B, C, h, w]; guidance keeps gradients in both branches."""
+        timestep = timestep.expand(len(x))
+        if guidance == 1:
+            return self._forward(module, x, timestep, conditions)
+        twice = (torch.cat([x, x]), torch.cat([timestep, timestep]))
+        both = self._forward(module, *twice, self.guided(conditions))
+        without, with_prompt = both.chunk(2)
+        return without + guidance * (with_prompt - without)
+
+    def _forward(self, module: nn.Module, x: Tensor, timestep: Tensor, conditions: Any) -> Tensor:
+        with computing_in(self._policy.dtype, self.device):
+            return self.predicted(module, x, timestep, conditions).float()
+
+    @abstractmethod
+    def guided(self, conditions: Any) -> Any:
+        """The conditions of as many empty prompts, and these after them."""
+
+    @abstractmethod
+    def predicted(self, module: nn.Module, x: Tensor, timestep: Tensor, conditions: Any) -> Tensor:
+        """The velocity [B, C, h, w] that a module gives, timestep [B]."""
+
+
+def prepared(
+    transformer: SD3Transformer2DModel, policy: PolicyConfig, seed: int
+) -> SD3Transformer2DModel:
+    """The transformer with what `policy.trainable` says of it, in place."""
+    transformer.eval()  # no dropout: the rollout and the replay must agree
+    if policy.gradient_checkpointing:
+        transformer.enable_gradient_checkpointing()
+    if policy.trainable == "lora":
+        transformer.requires_grad_(False)
+        add_adapter(transformer, policy.lora, seed=key("lora", seed))
+    else:
+        transformer.requires_grad_(True)
+        # Fixed sine-cosine table, a buffer in diffusers; nothing else is frozen.
+    return transformer
+
+
+def fresh(transformer: SD3Transformer2DModel, policy: PolicyConfig) -> SD3Transformer2DModel:
+    """Its structure on the meta device, adapter included, without values."""
+    with torch.device("meta"):
+        module = type(transformer).from_config(transformer.config)
+        if policy.trainable == "lora":
+            add_adapter(module, policy.lora, seed=None)
+    return module

@@ -1,0 +1,355 @@
+"""Directories and checkpoints of DeepGen that can be opened, and what is said of those that cannot
+(spec deepgen 7)."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from peft import LoraConfig as PeftLora
+from peft import inject_adapter_in_model
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from atelier.config.schema import PolicyConfig
+from atelier.errors import ConfigError
+from atelier.policies.deepgen.layout import write_model
+from atelier.policies.deepgen.published import (
+    merge_vlm,
+    normalised,
+    published_vlm_name,
+    sort_weights,
+)
+from atelier.policies.deepgen.source import Checkpoint, open_source, require_fitting
+from tests.support import random_deepgen
+
+RANK, ALPHA = 3, 6.0
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return random_deepgen.save(tmp_path_factory.mktemp("deepgen") / "model")
+
+
+def policy(path: Path, **settings) -> PolicyConfig:
+    return PolicyConfig(family="deepgen", path=str(path), **settings)
+
+
+def open_all(settings: PolicyConfig) -> None:
+    source = open_source(settings)
+    source.template()
+    source.transformer("float32")
+    source.bridge()
+    source.vlm("float32")
+
+
+def adapted(vlm: nn.Module, seed: int = 1) -> dict[str, Tensor]:
+    """A LoRA of every linear layer and table, as the original code saves one, and its effect in
+    place."""
+    targets = [
+        name for name, one in vlm.named_modules() if isinstance(one, nn.Linear | nn.Embedding)
+    ]
+    head = vlm.lm_head
+    head.weight = nn.Parameter(head.weight.detach().clone())
+    vlm.config.tie_word_embeddings = False
+    torch.manual_seed(seed)
+    inject_adapter_in_model(PeftLora(r=RANK, lora_alpha=ALPHA, target_modules=targets), vlm)
+    found = {}
+    for name, value in vlm.state_dict().items():
+        if "lora_" in name:
+            value.copy_(torch.randn(value.shape) * 0.2)
+            found[f"lmm.{published_vlm_name(name)}"] = value.clone()
+    return found
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, PolicyConfig]:
+    """A checkpoint of fine-tuning over a stock language model and an SD3.5 pipeline, and the
+    directory that it is when it is converted by peft's own merge."""
+    root = tmp_path_factory.mktemp("published")
+    stock, tuned = random_deepgen.build(seed=1), random_deepgen.build(seed=2)
+    write_model(stock, root / "pipeline")
+    stock.vlm.save_pretrained(root / "vlm")
+    stock.tokenizer.save_pretrained(root / "vlm")
+    state = {f"transformer.{name}": one for name, one in tuned.transformer.state_dict().items()}
+    state |= tuned.bridge.state_dict()
+    state |= adapted(stock.vlm)
+    torch.save({name: one.clone() for name, one in state.items()}, root / "sft.pth")
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    for module in stock.vlm.modules():
+        if isinstance(module, BaseTunerLayer):
+            module.merge()
+    merged = {
+        name.replace(".base_layer", ""): one
+        for name, one in stock.vlm.state_dict().items()
+        if "lora_" not in name
+    }
+    torch.save(merged, root / "merged.pt")
+    bases = {"vlm": str(root / "vlm"), "pipeline": str(root / "pipeline"), "lora_alpha": ALPHA}
+    return root, policy(root / "sft.pth", bases=bases, connector={"heads": 1})
+
+
+# Names --------------------------------------------------------------------------------------------
+
+
+def test_names_lose_what_wrappers_put_before_them() -> None:
+    assert normalised("module.model.transformer.proj_out.bias") == "transformer.proj_out.bias"
+    assert normalised("meta_queries") == "meta_queries"
+    assert normalised("lmm.model.visual.blocks.0.attn.qkv.weight") == (
+        "lmm.visual.blocks.0.attn.qkv.weight"
+    )
+    assert normalised("lmm.model.language_model.layers.3.mlp.up_proj.lora_A.default.weight") == (
+        "lmm.model.layers.3.mlp.up_proj.lora_A.default.weight"
+    )
+    assert normalised("lmm.model.layers.3.x") == "lmm.model.layers.3.x"
+    assert normalised("lmm.lm_head.weight") == "lmm.lm_head.weight"
+
+
+def test_every_weight_has_a_place_or_is_told() -> None:
+    one = torch.zeros(1)
+    found = sort_weights(
+        "file", {"module.transformer.a": one, "projector_2.bias": one, "vae.b": one}
+    )
+    assert list(found.transformer) == ["a"]
+    assert list(found.bridge) == ["projector_2.bias"]
+    assert found.aside == ("vae.b",)
+    with pytest.raises(ConfigError, match="2 weights are of no part of a DeepGen model, such as x"):
+        sort_weights("file", {"x": one, "y": one, "meta_queries": one})
+    with pytest.raises(ConfigError, match=r"two weights for transformer\.a"):
+        sort_weights("file", {"module.transformer.a": one, "transformer.a": one})
+
+
+def test_names_of_the_language_model_go_both_ways(folder: Path) -> None:
+    vlm = open_source(policy(folder)).vlm("float32")
+    for name in vlm.state_dict():
+        weights = {f"lmm.{published_vlm_name(name)}": torch.zeros(1)}
+        assert list(sort_weights("file", weights).vlm) == [name]
+
+
+# A directory --------------------------------------------------------------------------------------
+
+
+def test_a_directory_gives_back_what_was_written(folder: Path) -> None:
+    model, source = random_deepgen.build(), open_source(policy(folder))
+    pairs = (
+        (model.transformer, source.transformer("float32")),
+        (model.vae, source.vae()),
+        (model.vlm, source.vlm("float32")),
+        (model.bridge, source.bridge()),
+    )
+    for mine, theirs in pairs:
+        ours, read = mine.state_dict(), theirs.state_dict()
+        assert ours.keys() == read.keys()
+        assert all(torch.equal(ours[name], read[name]) for name in ours)
+    assert source.template() == model.template
+    require_fitting(source.bridge(), model.vlm, model.transformer)
+    assert json.loads((folder / "model_index.json").read_text())["_class_name"] == "DeepGenPipeline"
+
+
+def change_heads(folder: Path) -> None:
+    file = folder / "connector/config.json"
+    said = json.loads(file.read_text())
+    said["connector"]["num_attention_heads"] = 5
+    file.write_text(json.dumps(said))
+
+
+def rewrite(folder: Path, change: Callable[[dict[str, Tensor]], object]) -> None:
+    file = folder / "connector/model.safetensors"
+    held = load_file(file)
+    change(held)
+    save_file(held, file)
+
+
+def spoil(tensors: dict[str, Tensor]) -> None:
+    tensors["projector_1.bias"][0] = torch.nan
+
+
+DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
+    "no language model": (lambda at: __import__("shutil").rmtree(at / "vlm"), "has no vlm/"),
+    "heads": (change_heads, "5 attention heads do not divide 24"),
+    "no heads": (lambda at: (at / "connector/config.json").write_text("{}"), "num_attention_heads"),
+    "missing": (
+        lambda at: rewrite(at, lambda held: held.pop("connector.layers.1.mlp.fc2.bias")),
+        "1 of the model's weights are not there, such as connector.layers.1.mlp.fc2.bias",
+    ),
+    "too many": (
+        lambda at: rewrite(at, lambda held: held.update(odd=torch.zeros(1))),
+        "1 weights that the model's config knows nothing of, such as odd",
+    ),
+    "other shape": (
+        lambda at: rewrite(at, lambda held: held.update({"projector_1.bias": torch.zeros(3)})),
+        r"projector_1.bias has shape \[3\]",
+    ),
+    "no number": (lambda at: rewrite(at, spoil), "values that are no numbers"),
+    "cut short": (
+        lambda at: (at / "connector/model.safetensors").write_bytes(b"12345678"),
+        "is no connector of a DeepGen model",
+    ),
+    "template": (lambda at: (at / "prompt_template.json").write_text("{}"), "GENERATION is a text"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_directory_is_told(tmp_path: Path, damage: str) -> None:
+    change, message = DAMAGE[damage]
+    change(random_deepgen.save(tmp_path / "model"))
+    with pytest.raises(ConfigError, match=message):
+        open_all(policy(tmp_path / "model"))
+
+
+def test_parts_of_different_models_are_told(folder: Path) -> None:
+    model = random_deepgen.build()
+    other = random_deepgen.Sizes(**{**random_deepgen.SIZES.__dict__, "layers": 14})
+    with pytest.raises(ConfigError, match="hidden states have 64 values, and 3 layers of it is 96"):
+        require_fitting(model.bridge, random_deepgen.build(sizes=other).vlm, model.transformer)
+
+
+# A checkpoint -------------------------------------------------------------------------------------
+
+
+def test_a_checkpoint_stands_over_its_bases(published) -> None:
+    _, settings = published
+    source, tuned = open_source(settings), random_deepgen.build(seed=2)
+    assert isinstance(source, Checkpoint)
+    transformer, bridge = source.transformer("float32"), source.bridge()
+    for mine, theirs in ((tuned.transformer, transformer), (tuned.bridge, bridge)):
+        read = theirs.state_dict()
+        assert all(torch.equal(one, read[name]) for name, one in mine.state_dict().items())
+    base = random_deepgen.build(seed=1)
+    vae = source.vae().state_dict()
+    assert all(torch.equal(one, vae[name]) for name, one in base.vae.state_dict().items())
+    assert source.tokenizer()("a red")["input_ids"] == base.tokenizer("a red")["input_ids"]
+
+
+def test_its_adapter_is_merged_as_peft_merges_it(published) -> None:
+    """Linear layers, the tower, both tables: W + (alpha / r) B A, and its transpose for a table."""
+    root, settings = published
+    expected = torch.load(root / "merged.pt", weights_only=True)
+    stock = random_deepgen.build(seed=1).vlm.state_dict()
+    found = open_source(settings).vlm("float32").state_dict()
+    assert found.keys() == expected.keys()
+    for name, value in found.items():
+        torch.testing.assert_close(value, expected[name], atol=1e-6, rtol=1e-6)
+    moved = [name for name, value in found.items() if not torch.equal(value, stock[name])]
+    assert {"lm_head.weight", "model.language_model.embed_tokens.weight"} <= set(moved)
+    assert not torch.equal(
+        found["lm_head.weight"], found["model.language_model.embed_tokens.weight"]
+    )
+
+
+def test_names_of_other_wrappers_load_the_same(published, tmp_path: Path) -> None:
+    root, settings = published
+    state = torch.load(root / "sft.pth", weights_only=True)
+    renamed = {
+        f"module.{name}".replace("lmm.model.", "lmm.model.language_model."): one
+        for name, one in state.items()
+    }
+    torch.save({"state_dict": renamed}, tmp_path / "other.pth")
+    other = settings.model_copy(update={"path": str(tmp_path / "other.pth")})
+    ours, theirs = open_source(settings), open_source(other)
+    assert all(
+        torch.equal(one, theirs.vlm("float32").state_dict()[name])
+        for name, one in ours.vlm("float32").state_dict().items()
+    )
+
+
+def test_a_checkpoint_without_the_adapter_is_refused_unless_one_lies_beneath(
+    published, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What RL saves: the stock language model would be taken without a word (spec 7.4a)."""
+    root, settings = published
+    state = torch.load(root / "sft.pth", weights_only=True)
+    state["transformer.proj_out.bias"] += 1
+    bare = {name: one for name, one in state.items() if not name.startswith("lmm.")}
+    torch.save(bare, tmp_path / "rl.pth")
+    rl = settings.model_copy(update={"path": str(tmp_path / "rl.pth")})
+    with pytest.raises(ConfigError, match=r"policy\.bases\.sft: .* name the SFT checkpoint"):
+        open_source(rl).vlm("float32")
+    over = rl.bases.model_copy(update={"sft": str(root / "sft.pth")})
+    with caplog.at_level(logging.INFO):
+        source = open_source(rl.model_copy(update={"bases": over}))
+        vlm = source.vlm("float32")
+    adapted_by_sft = open_source(settings).vlm("float32").state_dict()
+    assert all(torch.equal(one, adapted_by_sft[name]) for name, one in vlm.state_dict().items())
+    theirs = random_deepgen.build(seed=2).transformer.proj_out.bias + 1
+    assert torch.equal(source.transformer("float32").proj_out.bias, theirs)
+    modules = sum("lora_" in name and ("_A" in name) for name in state)
+    assert f"LoRA of {modules} modules merged" in caplog.text
+
+
+BROKEN: dict[str, tuple[Callable[[dict[str, Tensor]], object], str]] = {
+    "transformer incomplete": (
+        lambda state: state.pop("transformer.proj_out.bias"),
+        "transformer: 1 of the model's weights are not there, such as proj_out.bias",
+    ),
+    "transformer of another": (
+        lambda state: state.update({"transformer.odd": torch.zeros(1)}),
+        "knows nothing of, such as odd",
+    ),
+    "half an adapter": (
+        lambda state: state.pop("lmm.lm_head.lora_B.default.weight"),
+        "its LoRA of lm_head has no module or no other half",
+    ),
+    "an adapter of nothing": (
+        lambda state: state.update(
+            {f"lmm.odd.lora_{side}.default.weight": torch.zeros(2, 2) for side in "AB"}
+        ),
+        "its LoRA of odd has no module",
+    ),
+    "an adapter of other shape": (
+        lambda state: state.update({"lmm.lm_head.lora_B.default.weight": torch.zeros(5, RANK)}),
+        "its LoRA of lm_head makes",
+    ),
+    "an unknown part": (lambda state: state.update(odd=torch.zeros(1)), "of no part"),
+    "a connector of none": (lambda state: state.pop("meta_queries"), "no connector"),
+}
+
+
+@pytest.mark.parametrize("broken", BROKEN)
+def test_a_checkpoint_that_does_not_fit_is_told(published, tmp_path: Path, broken: str) -> None:
+    change, message = BROKEN[broken]
+    root, settings = published
+    state = torch.load(root / "sft.pth", weights_only=True)
+    change(state)
+    torch.save(state, tmp_path / "broken.pth")
+    with pytest.raises(ConfigError, match=message):
+        open_all(settings.model_copy(update={"path": str(tmp_path / "broken.pth")}))
+
+
+def test_code_in_a_checkpoint_does_not_run(published, tmp_path: Path) -> None:
+    class Trap:
+        def __reduce__(self):
+            return (Path.touch, (tmp_path / "sprung",))
+
+    torch.save({"transformer.a": Trap()}, tmp_path / "trap.pth")
+    _, settings = published
+    source = open_source(settings.model_copy(update={"path": str(tmp_path / "trap.pth")}))
+    with pytest.raises(ConfigError, match="is no file of weights"):
+        source.bridge()
+    assert not (tmp_path / "sprung").exists()
+
+
+def test_weights_in_full_replace_those_of_the_base() -> None:
+    vlm = random_deepgen.build().vlm
+    name = "model.language_model.layers.0.self_attn.q_proj.base_layer.weight"
+    shape = vlm.model.language_model.layers[0].self_attn.q_proj.weight.shape
+    done = merge_vlm("file", vlm, {name: torch.full(shape, 2.0)}, ALPHA)
+    assert (done.replaced, done.adapted) == (1, 0)
+    assert bool((vlm.model.language_model.layers[0].self_attn.q_proj.weight == 2).all())
+
+
+def test_a_checkpoint_needs_its_bases(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"policy\.bases\.vlm: .* holds weights alone"):
+        open_source(policy(tmp_path / "x.pth"))
+    with pytest.raises(ConfigError, match="neither a directory nor a model of the hub"):
+        open_source(policy(tmp_path / "nothing"))
