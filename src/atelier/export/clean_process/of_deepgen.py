@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 Parts = dict[str, Any]
+LORA = "pytorch_lora_weights.safetensors"
 
 
 def load(job: Mapping[str, Any]) -> Parts:
@@ -22,7 +23,9 @@ def load(job: Mapping[str, Any]) -> Parts:
     merged = job["format"] == "merged"
     parts = load_parts(job["directory"] if merged else job["base"], getattr(torch, job["dtype"]))
     if not merged:
-        parts["transformer"].load_lora_adapter(job["directory"], local_files_only=True)
+        parts["transformer"].load_lora_adapter(
+            job["directory"], weight_name=LORA, local_files_only=True
+        )
     if job["weights"] is not None:
         _replace(parts, torch.load(job["weights"], map_location="cpu", weights_only=True))
     for name in ("transformer", "vae", "vlm"):

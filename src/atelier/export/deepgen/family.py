@@ -17,7 +17,7 @@ from atelier.export.deepgen.reference import make_reference
 from atelier.export.families import Family
 from atelier.export.record import ExportRecord
 from atelier.export.reference import Reference
-from atelier.export.sd3.adapter import check_adapter, save_lora
+from atelier.export.sd3.adapter import LORA_WEIGHTS, check_adapter, save_lora
 from atelier.export.sd3.reference import ImageReference
 from atelier.policies.deepgen.published import TRANSFORMER
 
@@ -57,12 +57,13 @@ def loading_lines(record: ExportRecord, base: BaseModel, reference: Reference) -
     functions = "\n\n".join(inspect.getsource(one) for one in USED)
     shape = ", ".join(map(str, (1, *reference.latents.shape[1:])))
     guidance = reference.call["guidance_scale"]
+    adapter = f'"{HERE}", weight_name="{LORA_WEIGHTS}"'
     guided = guidance > 1
     return [
         *IMPORTS.strip().splitlines(),
         *("", "", *functions.splitlines(), "", ""),
         f'parts = load_parts("{HERE if merged else base.path}", torch.{record.dtype})',
-        *([] if merged else [f'parts["transformer"].load_lora_adapter("{HERE}")']),
+        *([] if merged else [f'parts["transformer"].load_lora_adapter({adapter})']),
         f"conditions = translate(parts, read(parts, {reference.prompts[0]!r}))",
         *(['against = translate(parts, read(parts, ""))'] if guided else []),
         f"noise = torch.randn({shape})",
