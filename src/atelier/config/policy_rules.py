@@ -48,11 +48,6 @@ def _deepgen_rejections(config: RunConfig) -> Iterator[tuple[str, str]]:
         if policy.bases != BasesConfig():
             yield "policy.bases", "is for policy.family deepgen"
         return
-    if policy.trainable == "full":
-        yield (
-            "policy.trainable",
-            "full would train the language model of deepgen, too; use dit, dit_connector or lora",
-        )
     is_file = holds_weights_alone(policy.path)
     for key in ("vlm", "pipeline"):
         if is_file and getattr(policy.bases, key) is None:

@@ -229,8 +229,8 @@ class PolicyConfig(Section):
     trainable: Literal["full", "lora", "dit", "dit_connector"] = Field(
         "full",
         description="What is trained: everything that the family trains, or an adapter on it. Of "
-        "deepgen the transformer (dit, which is its default), with the connector "
-        "(dit_connector), or an adapter on the transformer.",
+        "deepgen full is dit, the transformer; dit_connector is the transformer with the "
+        "connector.",
     )
     lora: LoraConfig = LoraConfig()
     text: TextConfig = TextConfig()
@@ -262,9 +262,10 @@ class PolicyConfig(Section):
     @model_validator(mode="before")
     @classmethod
     def _usual_part(cls, values: Any) -> Any:
-        """Where none is named, the one of deepgen that is trained as published."""
-        if isinstance(values, dict) and values.get("family") == "deepgen":
-            return {"trainable": "dit", **values}
+        """Of deepgen, full is what is trained as published: the transformer."""
+        is_deepgen = isinstance(values, dict) and values.get("family") == "deepgen"
+        if is_deepgen and values.get("trainable", "full") == "full":
+            return {**values, "trainable": "dit"}
         return values
 
     @model_validator(mode="before")

@@ -70,7 +70,7 @@ def _card(record: dict[str, Any], measured: dict[str, float], prompts: int) -> s
         device=record["device"],
         torch=record["torch"],
         parameters=", ".join(f"{name} {count:,}" for name, count in record["parameters"].items()),
-        command=command(MODULE, Options, options),
+        command=command(MODULE, Options, options, leave_out=("autoencoder", "tokenizer")),
         prompts=options["evaluate_prompts"],
         steps=options["evaluate_steps"],
         rows="\n".join(rows),

@@ -1,0 +1,151 @@
+"""What the planner knows of DeepGen: sizes, memory, and settings that do not go together."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from atelier.config.facts.deepgen import PUBLISHED_BRIDGE, Bridge, DeepGenFacts
+from atelier.config.facts.known_deepgen import VLM_PARAMETERS
+from atelier.config.facts.known_sd3 import PIPELINES
+from atelier.config.facts.read import known_facts, read_model_facts
+from atelier.config.memory.estimate import estimate
+from atelier.config.plan import plan
+from atelier.config.resolve import resolve
+from atelier.config.schema import RunConfig
+from atelier.errors import PlanError
+from atelier.policies.deepgen.policy import DeepGenPolicy
+from benchmarks.deepgen_shape import build_bridge, build_vlm
+from tests.support import random_deepgen
+from tests.support.runs import random_deepgen_model, untrained_pipeline
+
+HUB = "deepgenteam/DeepGen-1.0-diffusers"
+
+
+def configured(*overrides: str, path: str | None = None) -> RunConfig:
+    own = ("policy.family=deepgen", f"policy.path={path or random_deepgen_model()}")
+    return resolve("tiny/base", [*own, *overrides], Path(os.devnull))
+
+
+def test_the_published_sizes_are_those_of_the_classes() -> None:
+    with torch.device("meta"):
+        vlm, bridge = build_vlm(), build_bridge()
+    assert sum(one.numel() for one in vlm.parameters()) == VLM_PARAMETERS
+    assert sum(one.numel() for one in bridge.parameters()) == PUBLISHED_BRIDGE
+    assert bridge.meta_queries.numel() == Bridge().query_parameters
+    facts = known_facts(configured("policy.resolution=512", path=HUB))
+    assert isinstance(facts, DeepGenFacts)
+    medium = PIPELINES["stabilityai/stable-diffusion-3.5-medium"]
+    assert facts.parameters == medium.parameters
+    assert facts.image_tokens == 1024
+    assert facts.text_tokens == 128 + 128
+    assert facts.text_parameters == VLM_PARAMETERS + PUBLISHED_BRIDGE
+
+
+@pytest.mark.parametrize("part", ["dit", "dit_connector", "lora"])
+def test_the_sizes_of_a_directory_are_those_of_the_model(part: str) -> None:
+    torch.set_num_threads(1)
+    config = configured(f"policy.trainable={part}", "policy.lora.rank=4")
+    facts, policy = read_model_facts(config), DeepGenPolicy.load(config, "cpu")
+    assert isinstance(facts, DeepGenFacts)
+    trained = sum(one.numel() for one in policy.trainable().values())
+    table = policy._base.pos_embed.pos_embed.numel()  # stored, and counted as if it were trained
+    assert facts.trained(config) - (0 if part == "lora" else table) == trained
+    model = random_deepgen.build()
+    bridge = sum(one.numel() for one in model.bridge.parameters())
+    assert facts.bridge_parameters == bridge
+    assert facts.text_parameters == bridge + sum(one.numel() for one in model.vlm.parameters())
+    conditions = policy._encoder.encode(["a red circle"])
+    assert facts.text_width == conditions.tokens.shape[-1]
+    assert facts.latent_values == policy.noise([1])[0, 0].numel()
+
+
+def test_the_memory_of_the_published_recipe() -> None:
+    """The transformer in float32 with AdamW, its reference, and prompts read before it is there."""
+    settings = ("policy.resolution=512", "policy.dtype=bfloat16", "policy.text.dtype=bfloat16")
+    config = configured(*settings, "algorithm.beta=5e-7", "algorithm.kl=velocity", path=HUB)
+    facts = known_facts(config)
+    memory = estimate(config, facts, images=32, actions=2, ranks=8)
+    assert memory.held["base"] == memory.held["reference"] == 4 * facts.parameters
+    reading = memory.at("prompts")
+    assert reading == 2 * (VLM_PARAMETERS + PUBLISHED_BRIDGE)
+    both = known_facts(configured(*settings, "policy.trainable=dit_connector", path=HUB))
+    assert both.trained(config) == facts.parameters + PUBLISHED_BRIDGE - 128 * 2048
+    assert both.condition_values > 2 * facts.condition_values, "hidden states are wider"
+
+
+def test_a_plan_of_a_tiny_one() -> None:
+    made = plan(configured())
+    assert not made.acts_by_tokens
+    assert made.model_is_here
+    assert made.trained_actions == 2
+    assert configured("policy.trainable=full").policy.trainable == "dit"
+
+
+def rejected(*overrides: str, path: str | None = None) -> str:
+    with pytest.raises(PlanError) as caught:
+        plan(configured(*overrides, path=path))
+    return str(caught.value)
+
+
+REJECTED: list[tuple[tuple[str, ...], str]] = [
+    (("policy.bases.vlm=x",), "policy.bases: is for a file of weights"),
+    (("rollout.kind=introspect",), "rollout.kind: introspect is for policy.family janus"),
+    (("algorithm.surrogate=cispo",), "algorithm.surrogate: cispo is for token policies"),
+    (("policy.base_dtype=bfloat16",), "with policy.trainable: dit everything is trained"),
+    (
+        ("policy.connector.padding=maskless", "policy.text.disk_gigabytes=1"),
+        "policy.text.disk_gigabytes: with policy.connector.padding maskless",
+    ),
+    (
+        (
+            *("policy.connector.padding=maskless", "rollout.kind=edit", "data.scene_task=edit"),
+            *("data.scene_kind=shapes", "evaluation.suite=editing", "rewards.ocr=null"),
+            "rewards.jpeg_compressibility.weight=1.0",
+        ),
+        "policy.connector.padding: maskless is for prompts without images",
+    ),
+    (("policy.layout=x",), "policy.layout: is for policy.family janus"),
+    (
+        ("policy.trainable=lora", "policy.lora.target_modules=[q_proj]"),
+        "q_proj names no linear layer of the transformer",
+    ),
+]
+
+
+@pytest.mark.parametrize(("overrides", "message"), REJECTED)
+def test_what_does_not_go_together_is_refused(overrides: tuple[str, ...], message: str) -> None:
+    assert message in rejected(*overrides)
+
+
+def test_a_file_of_weights_needs_what_it_was_trained_from(tmp_path: Path) -> None:
+    file = tmp_path / "sft.pth"
+    text = rejected(path=str(file))
+    assert "policy.bases.vlm: " in text
+    assert "policy.bases.pipeline: " in text
+    base = random_deepgen_model()
+    bases = (f"policy.bases.vlm={base}/vlm", f"policy.bases.pipeline={base}")
+    assert f"policy.path: there is no file {file}" in rejected(*bases, path=str(file))
+    file.touch()
+    facts = read_model_facts(configured(*bases, path=str(file)))
+    assert isinstance(facts, DeepGenFacts)
+    assert facts.parameters == read_model_facts(configured()).parameters
+    assert facts.bridge_parameters == PUBLISHED_BRIDGE, "which no header says"
+    missing = rejected(*bases, f"policy.bases.sft={tmp_path}/x.pth", path=str(file))
+    assert "policy.bases.sft: there is no file" in missing
+
+
+def test_models_of_other_families_are_told(tmp_path: Path) -> None:
+    assert "is a diffusers pipeline; set policy.family: sd3" in rejected(
+        path=str(untrained_pipeline())
+    )
+    own = f"policy.path={random_deepgen_model()}"
+    with pytest.raises(PlanError, match=r"is a DeepGen model; set policy\.family: deepgen"):
+        plan(resolve("tiny/base", [own], Path(os.devnull)))
+    assert "not a DeepGen model" in rejected(path=str(tmp_path))
+    others = ["policy.trainable=dit"]
+    with pytest.raises(PlanError, match=r"policy\.trainable: dit is for policy\.family deepgen"):
+        plan(resolve("tiny/base", others, Path(os.devnull)))
