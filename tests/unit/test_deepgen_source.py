@@ -95,7 +95,7 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, PolicyCon
         if "lora_" not in name
     }
     torch.save(merged, root / "merged.pt")
-    bases = {"vlm": str(root / "vlm"), "pipeline": str(root / "pipeline"), "lora_alpha": ALPHA}
+    bases = {"vlm": str(root / "vlm"), "pipeline": str(root / "pipeline"), "adapter_alpha": ALPHA}
     return root, policy(root / "sft.pth", bases=bases, connector={"heads": 1})
 
 

@@ -41,6 +41,6 @@ class BasesConfig(Section):
         description="File of weights that lies beneath: what policy.path lacks is taken from it, "
         "such as the language model's adapter, which a checkpoint of RL has not.",
     )
-    lora_alpha: Annotated[float, Field(gt=0, le=1e6)] = Field(
+    adapter_alpha: Annotated[float, Field(gt=0, le=1e6)] = Field(
         128.0, description="Scale numerator of that adapter, which files of weights do not say."
     )

@@ -122,7 +122,7 @@ class PromptReader:
         """What every embedding depends on beside its prompt, as 64 hex digits."""
         settings = {
             "dtype": self._policy.text.dtype,
-            "lora_alpha": self._policy.bases.lora_alpha,
+            "adapter_alpha": self._policy.bases.adapter_alpha,
             "heads": self._policy.connector.heads,
             "device": self._device.type,
             "translates": self._translates,

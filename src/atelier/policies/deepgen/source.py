@@ -252,7 +252,7 @@ class Checkpoint(Source):
     def vlm(self, dtype: Dtype) -> Qwen2_5_VLForConditionalGeneration:
         """With the checkpoint's LoRA merged in float32, and rounded once."""
         model = self._vlm(self.vlm_directory, torch.float32)
-        alpha = self._policy.bases.lora_alpha
+        alpha = self._policy.bases.adapter_alpha
         done = merge_vlm(self._policy.path, model, self.weights.vlm, alpha)
         logger.info("%s: LoRA of %d modules merged", self._policy.path, done.adapted)
         return model.to(getattr(torch, dtype))
