@@ -82,7 +82,7 @@ SABOTAGE = {
     "weights cut short": (truncated(WEIGHTS), "merged", "does not load"),
     "no template": (without_file("prompt_template.json"), "merged", "does not load"),
     "another language model": (
-        nudged("vlm/model.safetensors", by=50.0),
+        nudged("vlm/model.safetensors", "model.layers.0.mlp.down_proj.weight", by=50.0),
         "merged",
         "images differ from the trainer's",
     ),

@@ -108,6 +108,18 @@ def test_prompts_are_padded_on_the_left_and_their_places_counted_without_it(read
         assert own.tolist() == list(range(len(short.ids) + 3)), "the queries' ids are text"
 
 
+def test_places_of_text_are_the_models_own(model, reader) -> None:
+    inputs = reader.inputs([reader.asked(one) for one in PROMPTS])
+    assert [one.ids for one in reader.drawings(PROMPTS)] == [
+        reader.asked(one).ids for one in PROMPTS
+    ]
+    ids = torch.nn.functional.pad(inputs.ids, (0, 3))
+    own, _ = model.vlm.model.get_rope_index(
+        ids, mm_token_type_ids=torch.zeros_like(ids), attention_mask=inputs.mask
+    )
+    assert torch.equal(own, inputs.positions)
+
+
 def test_a_prompt_is_read_the_same_beside_others(model, reader) -> None:
     """Batch of three equals three of one, in float32."""
     asked = [reader.asked(one) for one in PROMPTS]

@@ -51,8 +51,7 @@ class Exam:
         shape = (len(self.scenes), config.in_channels, config.sample_size, config.sample_size)
         self._noise = torch.randn(shape, generator=torch.Generator().manual_seed(seed))
         reader = Reader(model.tokenizer, model.template, model.vlm, model.bridge.shape.queries)
-        asked = [reader.asked(one) for one in (*self.prompts, "")]
-        self._inputs = reader.inputs(asked)
+        self._inputs = reader.inputs(reader.drawings([*self.prompts, ""]))
 
     def renders(self) -> dict[str, float]:
         """Of true pictures: no model can be better."""

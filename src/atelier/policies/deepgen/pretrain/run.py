@@ -79,7 +79,7 @@ class DeepGenPretraining(Pretraining[Options]):
         self.note("rendered", images=len(pixels))
         latents = encode(model.vae, torch.from_numpy(pixels).to(options.device))
         reader = Reader(model.tokenizer, model.template, model.vlm, model.bridge.shape.queries)
-        inputs = reader.inputs([reader.asked(one) for one in (*prompts, "")])
+        inputs = reader.inputs(reader.drawings([*prompts, ""]))
         self.note("prompts", tokens=list(inputs.mask.shape))
         return latents, inputs.to(options.device)
 
