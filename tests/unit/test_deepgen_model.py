@@ -322,6 +322,22 @@ def test_a_reference_matters_and_so_does_its_place_on_the_grid(painter) -> None:
     assert (twice - beside).abs().max() > 1e-3
 
 
+def test_references_stand_behind_the_noisy_tokens(painter) -> None:
+    """By the stock blocks: [noisy, reference] in, of which the first 64 patches come out."""
+    x, shown = noisy(1), noisy(1, 8, seed=9)
+    timestep, tokens, pooled = told(1)
+    with torch.no_grad():
+        (found,) = velocities(painter, list(x), timestep, tokens, pooled, None, [[shown[0]]])
+        image = torch.cat([painter.pos_embed(x), painter.pos_embed(shown)], dim=1)
+        signal = painter.time_text_embed(timestep, pooled)
+        text = painter.context_embedder(tokens)
+        for block in random_deepgen.build_dual_transformer().transformer_blocks:
+            text, image = block(image, text, signal)
+        patches = painter.proj_out(painter.norm_out(image, signal))[:, :64]
+    expected = torch.einsum("nhwpqc->nchpwq", patches.reshape(1, 8, 8, 2, 2, 4))
+    torch.testing.assert_close(found[None], expected.reshape(1, 4, 16, 16), atol=1e-6, rtol=1e-6)
+
+
 def test_the_forced_diagonal_keeps_padding_finite(painter) -> None:
     masked(painter)
     mask = torch.tensor([[True] * 5, [True] + [False] * 4])
