@@ -15,7 +15,7 @@ from atelier.policies.deepgen.conditions import gathered
 from atelier.policies.deepgen.connector import Bridge, Shape
 from atelier.policies.deepgen.inputs import Reader
 from atelier.policies.deepgen.reading import chosen_layers, fused_states
-from atelier.policies.deepgen.references import latents
+from atelier.policies.deepgen.references import reference_latents
 from atelier.policies.deepgen.template import FILE, Template, read_template, write_template
 from atelier.policies.deepgen.transformer import masked, velocities, velocity
 from atelier.policies.deepgen.vision import MEAN, STD, seen
@@ -405,7 +405,7 @@ def test_latents_of_references_are_in_the_transformers_units(model) -> None:
     vae: AutoencoderKL = model.vae
     vae.register_to_config(shift_factor=0.3, scaling_factor=2.0)
     image = torch.rand(3, 64, 64) * 2 - 1
-    (found,) = latents(vae, [image])
+    (found,) = reference_latents(vae, [image])
     with torch.no_grad():
         mean = vae.encode(image[None]).latent_dist.mean[0]
     torch.testing.assert_close(found, (mean - 0.3) * 2)

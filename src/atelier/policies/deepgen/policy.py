@@ -12,7 +12,6 @@ import torch
 from PIL.Image import Image
 from torch import Tensor, nn
 
-from atelier.config.image_size import vae_factor
 from atelier.config.schema import PolicyConfig, RunConfig
 from atelier.data.ground_truth import required_picture, source_image
 from atelier.data.pictures import square
@@ -24,7 +23,7 @@ from atelier.policies.deepgen.conditions import Conditions
 from atelier.policies.deepgen.connector import Bridge
 from atelier.policies.deepgen.encoding import PromptEncoder, PromptReader
 from atelier.policies.deepgen.module import DeepGenModule
-from atelier.policies.deepgen.references import latents, pixels
+from atelier.policies.deepgen.references import pixels, reference_latents
 from atelier.policies.deepgen.source import Source, open_source
 from atelier.policies.deepgen.transformer import masked
 from atelier.policies.deepgen.vision import SEEN_AS_A_TOKEN
@@ -53,11 +52,10 @@ class DeepGenPolicy(TransformerPolicy):
         self._encoder = encoder
         self._edits = config.rollout.kind == "edit"
         self._guides = max(config.rollout.guidance_scale, config.evaluation.guidance_scale) > 1
-        self._side = self._latent_side * vae_factor(self._vae.config)
-        if self._edits and self._side % SEEN_AS_A_TOKEN:
+        if self._edits and self.image_side % SEEN_AS_A_TOKEN:
             raise ConfigError(
-                f"policy.resolution: {self._side} pixels; the language model sees images whose "
-                f"sides are multiples of {SEEN_AS_A_TOKEN} (rollout.kind edit)"
+                f"policy.resolution: {self.image_side} pixels; the language model sees images "
+                f"whose sides are multiples of {SEEN_AS_A_TOKEN} (rollout.kind edit)"
             )
 
     @classmethod
@@ -99,16 +97,19 @@ class DeepGenPolicy(TransformerPolicy):
     def encode(self, prompts: Sequence[Prompt]) -> Conditions:
         texts = [one.text for one in prompts]
         if not self._edits:
-            return self._encoder.encode(texts)
+            return self.encode_texts(texts)
         shown = [pixels(self._source(one)) for one in prompts]
         images = [[one] for one in shown]
-        references = [[one] for one in latents(self._vae, shown)]
+        references = [[one] for one in reference_latents(self._vae, shown)]
         against = None
         if self._guides:
             nothing = self._encoder.encode_edits([NO_PROMPT] * len(prompts), images)
             against = replace(nothing, references=references)
         asked = self._encoder.encode_edits(texts, images)
         return replace(asked, references=references, against=against)
+
+    def encode_texts(self, texts: Sequence[str]) -> Conditions:
+        return self._encoder.encode(texts)
 
     def guided(self, conditions: Conditions) -> Conditions:
         if conditions.against is not None:
@@ -126,8 +127,8 @@ class DeepGenPolicy(TransformerPolicy):
 
     def _source(self, prompt: Prompt) -> Image:
         """The image that a prompt changes, as the policy sees it."""
-        found = required_picture(source_image(prompt, self._side), prompt, "source")
-        return square(found, self._side)
+        found = required_picture(source_image(prompt, self.image_side), prompt, "source")
+        return square(found, self.image_side)
 
 
 def _trained_bridge(source: Source, policy: PolicyConfig) -> Bridge | None:

@@ -19,7 +19,7 @@ def pixels(image: Image) -> Tensor:
 
 
 @torch.no_grad()
-def latents(vae: AutoencoderKL, images: Sequence[Tensor]) -> list[Tensor]:
+def reference_latents(vae: AutoencoderKL, images: Sequence[Tensor]) -> list[Tensor]:
     """Of images [3, H, W] in [-1, 1], float32 [C, h, w] in the transformer's units.
 
     The mean of what the autoencoder says, where the published code draws from it: what an image is
