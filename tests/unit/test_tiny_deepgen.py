@@ -145,7 +145,7 @@ def test_a_snapshot_is_left_at_the_end_and_promoted(trained: Path, tmp_path: Pat
         assert file.stat().st_size < 3_500_000
     promote_snapshot(snapshot, tmp_path / "asset", prompts=2)
     text = (tmp_path / "asset/README.md").read_text()
-    assert "train --out DIR --device cpu --workers 1 --steps 3" in text
+    assert "train --out DIR --device cpu --workers 1 --budget-seconds" in text
     assert "3 steps of rectified flow with batch 4" in text
     assert "| 2 others of each, on a CPU |" in text
     with pytest.raises(DataError, match="no snapshot"):
