@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 import time
 from contextlib import ExitStack
@@ -280,6 +282,25 @@ def test_a_node_zero_that_is_gone_is_noticed(tmp_path: Path) -> None:
 def test_a_machine_that_does_not_exist_is_an_error_and_no_waiting() -> None:
     with pytest.raises(ConfigError, match=r"launch\.master_address: no-such-machine\.invalid"):
         helper.help_train("no-such-machine.invalid", 29700)
+
+
+def test_a_run_of_another_rank_waits_for_node_zero_and_opens_none(tmp_path: Path) -> None:
+    port = free_port()
+    variables = {"NNODES": "2", "NODE_RANK": "1", "MASTER_PORT": str(port)}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "atelier", "run", "--recipe", "tiny/base", "--variables"],
+        env={**os.environ, **variables, "ATELIER_RUNS": str(tmp_path), "PYTHONUNBUFFERED": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert process.stdout is not None
+    words = next((line for line in process.stdout if "waiting for node 0" in line), "")
+    process.terminate()
+    process.communicate(timeout=60)
+    assert f"127.0.0.1:{port}" in words
+    assert process.returncode == 143
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_two_runs_cannot_meet_at_one_port(tmp_path: Path) -> None:
