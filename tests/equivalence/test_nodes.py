@@ -23,7 +23,15 @@ from tests.flows.conftest import processes_of, wait_for_end
 from tests.support.finished_runs import assert_equal, final
 from tests.support.runs import environment, make_run, metrics, train
 
-SECONDS = 240.0
+SECONDS = 300.0
+# A node as a flow run, with a server of its own.
+FLOW = """
+import sys
+from flows.local_platform.server import prefect_server
+from flows.node import node
+with prefect_server():
+    print(node("127.0.0.1", int(sys.argv[1]), return_state=True).name)
+"""
 SHAPE = ("train.steps=8", "train.checkpoint_every=1", "train.adam_epsilon=1e-3")
 
 
@@ -45,16 +53,20 @@ class Nodes:
         self.started: list[subprocess.Popen[str]] = []
 
     def first(self) -> subprocess.Popen[str]:
-        return self._start("stage", "train", "--run", str(self.run.root))
+        return self._start("-m", "atelier", "stage", "train", "--run", str(self.run.root))
 
     def other(self) -> subprocess.Popen[str]:
-        return self._start("node", "--address", "127.0.0.1", "--port", str(self.port))
+        address = ("--address", "127.0.0.1", "--port", str(self.port))
+        return self._start("-m", "atelier", "node", *address)
 
-    def _start(self, *words: str) -> subprocess.Popen[str]:
+    def other_as_flow(self) -> subprocess.Popen[str]:
+        return self._start("-c", FLOW, str(self.port), PREFECT_HOME=str(self.folder / "prefect"))
+
+    def _start(self, *words: str, **variables: str) -> subprocess.Popen[str]:
         path = os.pathsep.join([str(repository_root() / "src"), str(repository_root())])
         process = subprocess.Popen(
-            [sys.executable, "-m", "atelier", *words],
-            env=environment(PYTHONPATH=path, PLACE=str(self.folder)),
+            [sys.executable, *words],
+            env=environment(PYTHONPATH=path, PLACE=str(self.folder), **variables),
             cwd=self.folder,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -111,11 +123,12 @@ def test_two_nodes_are_one_with_two_ranks(
 def test_an_agent_that_is_killed_costs_both_nodes_a_restart_and_no_number(
     one_node: RunDirectory, nodes: list[Nodes], tmp_path: Path
 ) -> None:
+    """The other node is a flow run."""
     nodes.append(two := Nodes(tmp_path))
-    first, other = two.first(), two.other()
+    first, other = two.first(), two.other_as_flow()
     two.agent(1).kill()
     said = ends(first, 0)
-    ends(other, 0)
+    assert ends(other, 0).splitlines()[-1] == "Completed"
     assert "restart 1 of 2" in said
     assert_equal(final(one_node), final(two.run))
 

@@ -97,14 +97,17 @@ def test_ranks_and_engines_give_the_same_weights(
 def test_sharded_weights_have_the_same_moving_average(
     undisturbed, setting: str, of_one_rank: str
 ) -> None:
-    one, other = final(undisturbed(of_one_rank)), final(undisturbed(setting))
-    assert one.ema is not None
-    assert other.ema is not None
+    alone, sharded = undisturbed(of_one_rank), undisturbed(setting)
+    one, other = final(alone), final(sharded)
+    before = load_checkpoint(alone.checkpoints / "step-000002").weights
+    moved = largest(value - before[name] for name, value in one.weights.items())
     for kind in ("weights", "ema"):
         ours, theirs = getattr(one, kind), getattr(other, kind)
         assert ours.keys() == theirs.keys()
-        assert largest(value - theirs[name] for name, value in ours.items()) <= 1e-5, kind
-    assert largest(value - other.weights[name] for name, value in other.ema.items()) > 1e-5
+        differ = largest(value - theirs[name] for name, value in ours.items())
+        assert differ <= moved / 20, f"{kind} moved {moved} in a step and differ by {differ}"
+    assert other.ema is not None
+    assert largest(value - other.weights[name] for name, value in other.ema.items()) > moved / 20
 
 
 @pytest.mark.parametrize("setting", ["zero3-2", "lora-offload-2"])
