@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import logging
 import shutil
+import threading
 import time
 from collections.abc import Callable
 from importlib import import_module
@@ -91,6 +92,8 @@ def _synced(run: RunDirectory, config: RunConfig, name: str, section: MirrorConf
             update(run, config, name, section)
     except Exception as error:  # whatever a mirror does, it must not cost the run
         _left_alone_until[name] = time.monotonic() + LEAVE_ALONE_SECONDS
+        if not threading.main_thread().is_alive():
+            return False  # a stage of a moment is over, and its process no longer imports anything
         first_line = (str(error) or type(error).__name__).splitlines()[0]
         logger.warning("%s: %.200s; the run goes on without it for a while", name, first_line)
         logger.debug("mirror %s", name, exc_info=error)
