@@ -97,6 +97,32 @@ def test_an_address_of_a_reward_is_its_services(caplog: pytest.LogCaptureFixture
     assert (ocr.placement, ocr.urls, ocr.workers) == ("remote", ["http://a:18082"], 2)
 
 
+def test_words_and_switches_are_those_of_the_schema() -> None:
+    variables = {"OCR_SCORER_IMPL": "new", "OCR_CASE_SENSITIVE": "0", "OCR_NGRAM_MAX": "2"}
+    ocr = of("tiny/base", variables).rewards.ocr
+    assert ocr is not None
+    assert (ocr.rule, ocr.spans.case_sensitive, ocr.spans.most_joined) == ("spans", False, 2)
+    assert of("tiny/base", {"OCR_IGNORE_PUNCT": "1"}).rewards.ocr != ocr
+    data = of("tiny/base", {"DATASET_CONFIG": "a.yaml", "EVAL_DATASET_CONFIG": "b.yaml"}).data
+    assert (data.path, data.source) == ("a.yaml", "deepgen")
+    assert (data.heldout_path, data.heldout_source) == ("b.yaml", "deepgen_eval")
+
+
+def test_the_guides_addresses_are_those_of_its_recipe(tmp_path: Path) -> None:
+    variables = {
+        "OCR_URL": "http://rewards:18082",
+        "UNIFIEDREWARD_THINK_URL": "http://rewards:18087",
+    }
+    config = of("deepgen/services", variables)
+    assert config.rewards.ocr is not None
+    assert config.rewards.ocr.urls == ["http://rewards:18082"]
+    assert config.judges["unified_reward"].urls == ["http://rewards:18087/v1"]
+    own = tmp_path / "own.yaml"
+    own.write_text("inherits: deepgen/services\nevaluation: {unigenbench: {judge: unigenbench}}\n")
+    judge = of(str(own), {"UNIGENBENCH_WORKERS": "256"}).judges["unigenbench"]
+    assert judge.concurrency == 256
+
+
 def test_what_the_recipe_does_not_have_is_told_and_not_added(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -127,6 +153,7 @@ def test_modes_of_mirrors(judged: str, mode: str, expected: tuple[bool, str]) ->
         ({"NNODES": "0"}, r"\$NNODES: launch\.nodes: 0 "),
         ({"NODE_RANK": "4", "NNODES": "4"}, r"\$NODE_RANK: launch\.node_rank: 4 is none of"),
         ({"WANDB_MODE": "maybe"}, r"\$WANDB_MODE: tracking\.wandb\.mode"),
+        ({"OCR_CASE_SENSITIVE": "yes"}, r"\$OCR_CASE_SENSITIVE: rewards\.ocr\.spans\.case_sens"),
         ({"OCR_URL": "http://u:p@host"}, r"rewards\.ocr\.urls: a URL carries no user"),
         ({"HOME": "/"}, r"variable HOME: stands for no key"),
         ({"WANDB_API_KEY": "x"}, r"variable WANDB_API_KEY: stands for no key"),

@@ -95,6 +95,21 @@ def _address(text: str) -> str:
     return (text if "://" in text else f"http://{text}").rstrip("/")
 
 
+def _file(path: str, source: str, form: str) -> tuple[tuple[str, ...], Read]:
+    """A file of theirs, in its form."""
+    return (path, source), lambda text: {path: text, source: form}
+
+
+def _choice(key: str, **choices: Any) -> tuple[tuple[str, ...], Read]:
+    """Words of theirs for values; others stay as they are, and the schema refuses them."""
+    return (key,), lambda text: {key: choices.get(text, text)}
+
+
+def _switch(key: str, on: Any = True, off: Any = False) -> tuple[tuple[str, ...], Read]:
+    """1 and 0."""
+    return (key,), lambda text: {key: {"1": on, "0": off}.get(text, text)}
+
+
 def _mirror(section: str) -> tuple[tuple[str, ...], Read]:
     """offline and online; `disabled` takes the mirror away."""
     keys = (f"{section}.mode", f"{section}.enabled")
@@ -167,17 +182,22 @@ VARIABLES: tuple[Variable, ...] = (
     *_names("PYTORCH_CUDA_ALLOC_CONF", "PyTorch reads it itself, in every process of the run"),
     # Model and data (spec deepgen 3, 8.1)
     Variable("CHECKPOINT", *_text("policy.path"), why="weights to start from"),
-    Variable("SD3_5_MODEL_NAME_OR_PATH", *_text("policy.base.transformer")),
-    Variable("QWEN2_5_VL_MODEL_NAME_OR_PATH", *_text("policy.base.vlm")),
+    Variable("SD3_5_MODEL_NAME_OR_PATH", *_text("policy.bases.pipeline")),
+    Variable("QWEN2_5_VL_MODEL_NAME_OR_PATH", *_text("policy.bases.vlm")),
     Variable(
         "CLIP_MODEL_NAME_OR_PATH",
         *_text("rewards.clip_similarity.path"),
         section="rewards.clip_similarity",
     ),
     *_names("MODEL_CONFIG", "the model is what its files say"),
-    Variable("DATASET_CONFIG", *_text("data.path"), why="with `data.source: deepgen`"),
-    Variable("EVAL_DATASET_CONFIG", *_text("data.heldout_path")),
-    Variable("SFTAUX_DATASET_CONFIG", *_text("train.sft.path")),
+    Variable("DATASET_CONFIG", *_file("data.path", "data.source", "deepgen")),
+    Variable(
+        "EVAL_DATASET_CONFIG",
+        *_file("data.heldout_path", "data.heldout_source", "deepgen_eval"),
+    ),
+    *_names(
+        "SFTAUX_DATASET_CONFIG", "a program of theirs; `data.sft.files` are tables of pictures"
+    ),
     *_names("DATA_ROOT", "paths in a data file are relative to it"),
     *_names("OUTPUT_DIR LOG_DIR", "a run has a folder of its own; ATELIER_RUNS says below which"),
     # Rewards and judges (spec deepgen 5)
@@ -210,11 +230,24 @@ VARIABLES: tuple[Variable, ...] = (
     *_names("VLLM_PARALLEL_MODE", "the two sizes say it"),
     *_names("VLLM_SERVER_DEV_MODE VLLM_LOG_STATS", _SERVED_ALONE),
     *_names("VLLM_MAX_WORKERS", "each judge has its `concurrency`"),
-    Variable("OCR_SCORER_IMPL", *_text("rewards.ocr.rule"), section="rewards.ocr"),
+    Variable(
+        "OCR_SCORER_IMPL",
+        *_choice("rewards.ocr.rule", old="target", new="spans"),
+        section="rewards.ocr",
+    ),
     Variable("OCR_MIN_CONF", *_number("rewards.ocr.min_confidence"), section="rewards.ocr"),
-    *_names(
-        "OCR_IGNORE_PUNCT OCR_CASE_SENSITIVE OCR_NGRAM_MAX OCR_USE_CONFUSION_FOLD",
-        "part of the rule that `rewards.ocr` names",
+    Variable(
+        "OCR_IGNORE_PUNCT",
+        *_switch("rewards.ocr.spans.kept_signs", on="ascii", off="all"),
+        section="rewards.ocr",
+        why="1 leaves nothing of Chinese; `letters` keeps those of any script",
+    ),
+    Variable(
+        "OCR_CASE_SENSITIVE", *_switch("rewards.ocr.spans.case_sensitive"), section="rewards.ocr"
+    ),
+    Variable("OCR_NGRAM_MAX", *_number("rewards.ocr.spans.most_joined"), section="rewards.ocr"),
+    Variable(
+        "OCR_USE_CONFUSION_FOLD", *_switch("rewards.ocr.spans.fold_confused"), section="rewards.ocr"
     ),
     *_names("OCR_REWARD_MODE", "read by nothing there"),
     *_names("OCR_PORT", "without effect there; `atelier rewards serve --port`"),
@@ -248,7 +281,11 @@ VARIABLES: tuple[Variable, ...] = (
         "ATRAIN_CLAMP_LOGPROB ATRAIN_CLAMP_LOGPROB_DIFF",
         "log-probabilities that are not finite stop the run",
     ),
-    *_names("ATRAIN_INCLUDE_LAST_DENOISE_STEP", "the last step is never stochastic"),
+    Variable(
+        "ATRAIN_INCLUDE_LAST_DENOISE_STEP",
+        *_switch("rollout.window.include_last"),
+        why="not with CPS, whose last step has no noise",
+    ),
     *_names("ATRAIN_GRPOGUARD_PAPER_IMPL", "`rollout.log_prob: ratio_norm` is the one form"),
     *_names("ATRAIN_GRPOGUARD_HIGHCLIP_RANGE", "read and not applied there"),
     # Logging (spec deepgen 2.13, 3, 8.2)
