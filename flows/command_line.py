@@ -1,4 +1,4 @@
-"""What `atelier run` and `atelier demo` call: one pipeline, its console, its exit code."""
+"""What `atelier run`, `atelier demo` and `atelier node` call: the console, the exit code."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -36,10 +36,12 @@ def run_pipeline(
     overrides: Sequence[str] = (),
     run_name: str | None = None,
     resume: str | None = None,
+    variables: Mapping[str, str] | None = None,
 ) -> int:
     """Run the flow `grpo`, on the platform's Prefect server or one that ends with the run.
 
     Shows progress while it runs, and at the end the result, the report and how to open MLflow.
+    With a `launch.node_rank` above 0 it opens no run, but helps the one of node 0.
 
     Returns:
         The process's exit code (design section 5): 0, 2, 3, 75, 143, 130 after Ctrl-C, else 1.
@@ -47,10 +49,12 @@ def run_pipeline(
     show_logs(sys.stdout)
     try:
         # Refuse before anything starts.
+        launch = check_opening(recipe, overrides, run_name, resume, variables).launch
+        if launch.node_rank:
+            return run_node(launch.master_address, launch.master_port, launch.node_rank)
         require_chosen_server()
-        check_opening(recipe, overrides, run_name, resume)
         with _stoppable():
-            state = _run_flow(recipe, overrides, run_name, resume)
+            state = _run_flow(recipe, overrides, run_name, resume, variables)
     except AtelierError as error:
         return _report_error(error)
     except KeyboardInterrupt:
@@ -70,8 +74,32 @@ def run_pipeline(
     return 0
 
 
+def run_node(address: str, port: int, rank: int | None) -> int:
+    """Help the run that trains at an address, as one of its nodes.
+
+    Returns:
+        The process's exit code: that of node 0's training, or why this node did not help it.
+    """
+    from atelier.stages.nodes.helper import help_train
+
+    show_logs(sys.stdout)
+    try:
+        with _stoppable():
+            code = help_train(address, port, rank)
+    except AtelierError as error:
+        return _report_error(error)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    logger.info("node 0 is done with training (exit code %d)", code)
+    return code
+
+
 def _run_flow(
-    recipe: str | None, overrides: Sequence[str], run_name: str | None, resume: str | None
+    recipe: str | None,
+    overrides: Sequence[str],
+    run_name: str | None,
+    resume: str | None,
+    variables: Mapping[str, str] | None,
 ) -> Any:
     from flows.grpo import grpo
 
@@ -79,7 +107,8 @@ def _run_flow(
     quiet.libraries_by_default()
     warm_up = partial(importlib.import_module, "atelier.stages.heldout")
     with meanwhile("warm-up", warm_up), prefect_server():
-        return grpo(recipe, list(overrides), run_name, resume, return_state=True)
+        taken = dict(variables or {}) or None
+        return grpo(recipe, list(overrides), run_name, resume, taken, return_state=True)
 
 
 @contextmanager

@@ -29,6 +29,7 @@ def grpo(
     overrides: list[str] | None = None,
     run_name: str | None = None,
     resume: str | None = None,
+    variables: dict[str, str] | None = None,
 ) -> Path:
     """Run the pipeline and return its run directory.
 
@@ -38,8 +39,10 @@ def grpo(
         run_name: name of the run in Prefect and MLflow.
         resume: an existing run directory, or (the beginning of) an id under runs/. It keeps its
             configuration; with `recipe` or `overrides`, what they change runs again.
+        variables: of DeepGen-RL's guide, by name, as `atelier variables --json` prints them where
+            the run is submitted.
     """
-    run = open_run(recipe, overrides or [], run_name, resume)
+    run = open_run(recipe, overrides or [], run_name, resume, variables)
     require_gpu_slots(run)
     prepare(run)
     computing = ("baseline", "train", "evaluate", "export")

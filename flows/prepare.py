@@ -22,6 +22,7 @@ def prepare(
     overrides: list[str] | None = None,
     run_name: str | None = None,
     resume: str | None = None,
+    variables: dict[str, str] | None = None,
 ) -> Path:
     """Write the run's configuration and data/, and return its directory.
 
@@ -31,7 +32,9 @@ def prepare(
         run_name: name of the run in Prefect and MLflow.
         resume: an existing run directory, or (the beginning of) an id under runs/, to be prepared
             anew.
+        variables: of DeepGen-RL's guide, by name, as `atelier variables --json` prints them where
+            the run is submitted.
     """
-    run = stages.open_run(recipe, overrides or [], run_name, resume)
+    run = stages.open_run(recipe, overrides or [], run_name, resume, variables)
     stages.prepare(run)
     return run

@@ -24,17 +24,25 @@ logger = logging.getLogger("atelier.flow")
 
 
 def _resolve(
-    recipe: str | None, overrides: list[str], run_name: str | None, resume: str | None
+    recipe: str | None,
+    overrides: list[str],
+    run_name: str | None,
+    resume: str | None,
+    variables: dict[str, str] | None,
 ) -> Any:
     try:
-        run = open_run_directory(recipe, overrides, run_name, resume, str(flow_run.id))
+        run = open_run_directory(recipe, overrides, run_name, resume, str(flow_run.id), variables)
     except AtelierError as error:
         return failed(error)
     return run.root
 
 
 def open_run(
-    recipe: str | None, overrides: list[str], run_name: str | None, resume: str | None
+    recipe: str | None,
+    overrides: list[str],
+    run_name: str | None,
+    resume: str | None,
+    variables: dict[str, str] | None = None,
 ) -> Path:
     """Make or find the run's directory, with one resolved configuration a stage.
 
@@ -42,7 +50,7 @@ def open_run(
         ConfigError, PlanError: the configuration cannot be used.
     """
     resolve = Task(_resolve, name="resolve", task_run_name="resolve")
-    run = Path(value_of(resolve(recipe, overrides, run_name, resume, return_state=True)))
+    run = Path(value_of(resolve(recipe, overrides, run_name, resume, variables, return_state=True)))
     output.to_file(run)
     logger.info("run %s (should it stop, `%s` goes on with it)", run.name, resume_command())
     for text in warnings_of(RunDirectory(run)):

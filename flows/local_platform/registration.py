@@ -22,22 +22,23 @@ from prefect.exceptions import ObjectNotFound
 from atelier.config.paths import repository_root
 from atelier.errors import AtelierError
 from flows.local_platform.environment import for_services, prefect_home
-from flows.local_platform.services import WORK_POOL
+from flows.local_platform.services import NODES_POOL, WORK_POOL
 from flows.local_platform.state import logs
 
 GPU_SLOTS, DVC_SLOTS = "gpu", "dvc"
 
 
-def create_work_pool(client: SyncPrefectClient) -> None:
-    """The process work pool, unless there is one: it may have been changed on purpose."""
-    try:
-        client.read_work_pool(WORK_POOL)
-    except ObjectNotFound:
-        from prefect.workers.process import ProcessWorker
+def create_work_pools(client: SyncPrefectClient) -> None:
+    """The process work pools, where there are none: they may have been changed on purpose."""
+    for name in (WORK_POOL, NODES_POOL):
+        try:
+            client.read_work_pool(name)
+        except ObjectNotFound:
+            from prefect.workers.process import ProcessWorker
 
-        template = ProcessWorker.get_default_base_job_template()
-        pool = WorkPoolCreate(name=WORK_POOL, type="process", base_job_template=template)
-        client.create_work_pool(pool)
+            template = ProcessWorker.get_default_base_job_template()
+            pool = WorkPoolCreate(name=name, type="process", base_job_template=template)
+            client.create_work_pool(pool)
 
 
 def create_limits(client: SyncPrefectClient, gpu_slots: int | None) -> int:

@@ -17,6 +17,7 @@ from flows.local_platform.server import server_command, server_environment
 from flows.local_platform.state import logs
 
 WORK_POOL = "atelier"
+NODES_POOL = "atelier-nodes"  # served by workers on other machines (docs/many-machines.md)
 WORKER = "atelier"
 # Between two looks for new flow runs. Prefect's ten are long for somebody who watches.
 WORKER_QUERY_SECONDS = "3"

@@ -190,9 +190,9 @@ def _register(
 ) -> int:
     from flows.local_platform.automations import register_automations
     from flows.local_platform.reconcile import reconcile
-    from flows.local_platform.registration import create_limits, create_work_pool, deploy
+    from flows.local_platform.registration import create_limits, create_work_pools, deploy
 
-    create_work_pool(client)
+    create_work_pools(client)
     slots = create_limits(client, gpu_slots)
     for line in reconcile():
         say(line)

@@ -23,6 +23,7 @@ SWITCHES = {
     # ONNX Runtime's official builds report by default (Privacy.md in its package).
     "ORT_DISABLE_TELEMETRY": "1",
     "VLLM_NO_USAGE_STATS": "1",
+    "WANDB_ERROR_REPORTING": "false",
 }
 
 

@@ -8,6 +8,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from atelier.config.resolve import load_stage_config
+from atelier.export.run import export_run
 from atelier.tracking.run_directory import RunDirectory
 from atelier.training.checkpoint import load_checkpoint
 from tests.support.finished_runs import (
@@ -30,6 +32,7 @@ NFT = (
     "rollout.dynamics=ode",
     "rollout.solver=dpm_solver",
 )
+LORA = ("policy.trainable=lora", "export.formats=[adapter, merged]")
 AHEAD = ("train.one_step_off=true", "train.in_flight=store")
 # Below epsilon AdamW's update is proportional to the gradient. With the default of 1e-8 it is a
 # sign: where a gradient is nearly zero, rounding (the order of a sum over ranks) decides it.
@@ -42,6 +45,10 @@ SETTINGS = {
     "zero2-2": (2, (DEEPSPEED, "launch.zero_stage=2")),
     "zero3-2": (2, (DEEPSPEED, "launch.zero_stage=3")),
     "offload-2": (2, (DEEPSPEED, "launch.zero_stage=3", "launch.offload=true")),
+    "sd3-2": (2, (DEEPSPEED, "launch.zero_stage=3", "launch.zero_tuning=sd3")),
+    "lora": (1, LORA),
+    "lora-zero3-2": (2, (*LORA, DEEPSPEED, "launch.zero_stage=3")),
+    "lora-offload-2": (2, (*LORA, DEEPSPEED, "launch.zero_stage=3", "launch.offload=true")),
     "nft": (1, NFT),
     "nft-2": (2, NFT),
     # Evaluated in one batch: the rank without images has to help, or the other waits for ever.
@@ -65,7 +72,7 @@ def _undisturbed(tmp_path_factory: pytest.TempPathFactory):
 @pytest.mark.parametrize(
     ("setting", "of_one_rank"),
     [
-        *((setting, "single") for setting in ("ddp-2", "zero2-2", "zero3-2", "offload-2")),
+        *((setting, "single") for setting in ("ddp-2", "zero2-2", "zero3-2", "offload-2", "sd3-2")),
         *((setting, "nft") for setting in ("nft-2", "nft-zero3-2")),
     ],
 )
@@ -81,9 +88,41 @@ def test_ranks_and_engines_give_the_same_weights(
 
 
 @pytest.mark.parametrize(
+    ("setting", "of_one_rank"),
+    [
+        *((setting, "single") for setting in ("zero3-2", "offload-2", "sd3-2")),
+        *((setting, "lora") for setting in ("lora-zero3-2", "lora-offload-2")),
+    ],
+)
+def test_sharded_weights_have_the_same_moving_average(
+    undisturbed, setting: str, of_one_rank: str
+) -> None:
+    alone, sharded = undisturbed(of_one_rank), undisturbed(setting)
+    one, other = final(alone), final(sharded)
+    before = load_checkpoint(alone.checkpoints / "step-000002").weights
+    moved = largest(value - before[name] for name, value in one.weights.items())
+    for kind in ("weights", "ema"):
+        ours, theirs = getattr(one, kind), getattr(other, kind)
+        assert ours.keys() == theirs.keys()
+        differ = largest(value - theirs[name] for name, value in ours.items())
+        assert differ <= moved / 20, f"{kind} moved {moved} in a step and differ by {differ}"
+    assert other.ema is not None
+    assert largest(value - other.weights[name] for name, value in other.ema.items()) > moved / 20
+
+
+@pytest.mark.parametrize("setting", ["zero3-2", "lora-offload-2"])
+def test_what_shards_trained_is_exported_and_proven(undisturbed, setting: str) -> None:
+    """From a checkpoint that ranks with parts of the weights wrote, in every format."""
+    run = undisturbed(setting)
+    config = load_stage_config(run.config("export"))
+    report = export_run(run, config)
+    assert sorted(one.directory.name for one in report.published) == sorted(config.export.formats)
+
+
+@pytest.mark.parametrize(
     "setting",
     [
-        *("single", "ddp-2", "zero2-2", "offload-2", "float16-2"),
+        *("single", "ddp-2", "zero2-2", "zero3-2", "offload-2", "lora-offload-2", "float16-2"),
         *("nft-2", "ahead-2", "nft-ahead"),
     ],
 )

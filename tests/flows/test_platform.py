@@ -37,6 +37,7 @@ DEPLOYMENTS = {
     "report/run",
     "compare/run",
     "rewards/serve",
+    "node/run",
 }
 
 

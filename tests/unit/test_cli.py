@@ -65,16 +65,19 @@ def test_the_verbs_and_their_options_are_these() -> None:
         "paircomp": set(),
         "mmmg": set(),
         "complex-edit": set(),
-        "plan": configured | {"--params", "--gpu-gib", "--per-device", "--accumulation"},
+        "node": {"--address", "--port", "--rank"},
+        "plan": configured
+        | {"--variables", "--params", "--gpu-gib", "--per-device", "--accumulation"},
         "prune": {"--keep", "--older-than", "--checkpoints", "--leftovers", "--apply"},
         "recipes": set(),
         "rewards": set(),
-        "run": configured | {"--name", "--resume"},
-        "show": configured | {"--params"},
+        "run": configured | {"--variables", "--name", "--resume"},
+        "show": configured | {"--variables", "--params"},
         "stage": configured | {"--params", "name", "--run"},
         "up": {"--gpu-slots"},
-        "validate": configured | {"--params"},
         "unigenbench": set(),
+        "validate": configured | {"--variables", "--params"},
+        "variables": {"--json"},
         "verify": {"name", "--base", "--device"},
     }
 

@@ -324,7 +324,7 @@ def test_every_batch_problem_is_told_with_numbers_that_work() -> None:
     assert "what works: train.updates_per_step 1 or 5, or train.prompts_per_step 6 or 9" in said
     planned(*step, "train.updates_per_step=5", "rollout.micro_batch_size=7", "launch.processes=1")
     both = refusal(*step, "train.updates_per_step=3", "launch.processes=2")
-    assert "(launch.processes); what works: train.prompts_per_step 6 or 12" in both
+    assert "(launch.processes x launch.nodes); what works: train.prompts_per_step 6 or 12" in both
     shared = refusal("train.prompts_per_step=4", "train.updates_per_step=2", "launch.processes=4")
     assert "4 micro-batches a step cannot be shared equally" in shared
     assert "what works: rollout.micro_batch_size 8, or train.updates_per_step 1, or" in shared

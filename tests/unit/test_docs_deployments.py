@@ -15,9 +15,11 @@ from atelier.config.paths import repository_root
 FLOWS = {
     "grpo/full": "grpo",
     "rewards/serve": "rewards",
+    "node/run": "node",
     **{f"{name}/run": name for name in ("prepare", "train", "evaluate", "export", "compare")},
 }
-PAGES = ("README.md", *(f"docs/{name}.md" for name in ("flows", "platform", "rewards", "tutorial")))
+NAMES = ("flows", "many-machines", "platform", "rewards", "tutorial")
+PAGES = ("README.md", *(f"docs/{name}.md" for name in NAMES))
 
 
 def commands():

@@ -20,14 +20,7 @@ from atelier.config.token_rules import token_rejections
 from atelier.policies.janus.original_layout import to_original
 from atelier.policies.janus.policy import open_checkpoint
 from atelier.stages.prompts_here import prompts_here
-from tests.support.coming_from import (
-    ours_in,
-    quoted,
-    require_answers,
-    require_links,
-    rows,
-    unknown,
-)
+from tests.support.coming_from import KeyedPageTests, rows, words
 from tests.support.random_janus import build_model, build_processor
 
 KEYS, CONSTANTS = "Every key of the recipes", "Every constant in the code"
@@ -84,39 +77,16 @@ def recipe(name: str) -> RunConfig:
     return resolve(name, params_file=Path(os.devnull))
 
 
-@pytest.mark.parametrize("whose", THEIRS)
-def test_every_key_of_theirs_is_in_a_table_once(whose: str) -> None:
-    named = [key for cells in rows(JANUS_PAGE, KEYS) for key in quoted(cells[0])]
-    assert len(named) == len(set(named)) > 60
-    assert set(THEIRS[whose].split()) <= set(named)
-
-
-def test_hints_say_what_the_tables_say() -> None:
-    said = {
-        key: tuple(ours_in(cells[1:2]))
-        for cells in rows(JANUS_PAGE, KEYS)
-        for key in quoted(cells[0])
-    }
-    assert said == JANUS_KEYS
+class TestPage(KeyedPageTests):
+    page, keys, fewest = JANUS_PAGE, KEYS, 70
+    answering = (KEYS, CONSTANTS)
+    theirs = tuple(words(" ".join(THEIRS.values())))
+    hints = JANUS_KEYS
 
 
 @pytest.mark.parametrize("constant", IN_THEIR_CODE)
 def test_every_constant_of_theirs_is_in_a_table(constant: str) -> None:
     assert any(constant in cells[0] for cells in rows(JANUS_PAGE, CONSTANTS))
-
-
-def test_every_key_of_ours_exists() -> None:
-    ours = ours_in(cell for cells in rows(JANUS_PAGE) for cell in cells)
-    assert len(set(ours)) > 70
-    assert not unknown(ours)
-    text = (repository_root() / JANUS_PAGE).read_text(encoding="utf-8")
-    assert not unknown(ours_in([text]))
-
-
-def test_no_row_is_without_an_answer() -> None:
-    require_answers(rows(JANUS_PAGE, KEYS))
-    require_answers(rows(JANUS_PAGE, CONSTANTS))
-    require_links(JANUS_PAGE)
 
 
 @pytest.mark.parametrize("name", PUBLISHED)

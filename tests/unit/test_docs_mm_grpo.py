@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from atelier.config.resolve import resolve
-from tests.support.coming_from import ours_in, require_answers, require_links, rows, unknown
+from tests.support.coming_from import PageTests, rows
 
 GUIDE = Path(__file__).resolve().parents[3] / "shared" / "seeds" / "mm-grpo.md"
 PAGE = "docs/coming-from-mm-grpo.md"
@@ -49,15 +49,8 @@ def test_every_reward_of_the_guide_is_in_the_table() -> None:
     assert set(rewards) <= their_keys()
 
 
-def test_every_key_of_ours_exists() -> None:
-    ours = ours_in(cell for cells in rows(PAGE) for cell in cells[1:])
-    assert len(set(ours)) > 30
-    assert not unknown(ours)
-
-
-def test_no_row_is_without_an_answer() -> None:
-    require_answers(rows(PAGE))
-    require_links(PAGE)
+class TestPage(PageTests):
+    page, fewest, prose_is_ours = PAGE, 30, False
 
 
 @needs_guide

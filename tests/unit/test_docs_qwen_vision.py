@@ -20,34 +20,32 @@ from atelier.config.resolve import resolve
 from atelier.config.schema import RunConfig
 from atelier.config.space import checkpoint_bytes
 from atelier.config.theirs import JANUS_KEYS, QWEN_KEYS, QWEN_PAGE, TRL_KEYS, key_hint
-from tests.support.coming_from import (
-    ours_in,
-    quoted,
-    require_answers,
-    require_links,
-    rows,
-    unknown,
-)
+from tests.support.coming_from import KeyedPageTests, rows, words
 
 KEYS, CONSTANTS = "Every key of the launch scripts", "Everything set in the code"
 CONTRADICTIONS = "Where the guide contradicts itself"
 PAGE = repository_root() / QWEN_PAGE
 
 # Keys that the scripts set, or whose defaults act (spec qwen 1.5 to 1.7).
-THEIRS = {
-    "TRL": """model_name_or_path torch_dtype bf16 attn_implementation use_peft lora_r lora_alpha
-        lora_target_modules lora_dropout gradient_checkpointing num_generations
-        per_device_train_batch_size gradient_accumulation_steps generation_batch_size
-        steps_per_generation num_iterations max_steps max_prompt_length max_completion_length
-        temperature top_p use_vllm vllm_mode vllm_gpu_memory_utilization
-        vllm_importance_sampling_correction vllm_importance_sampling_cap loss_type scale_rewards
-        epsilon epsilon_high beta mask_truncated_completions reward_weights learning_rate
-        lr_scheduler_type warmup_steps seed save_steps save_total_limit save_only_model
-        resume_from_checkpoint logging_steps log_completions report_to output_dir""",
-    "accelerate and DeepSpeed": """num_processes num_machines distributed_type mixed_precision
-        zero_stage offload_optimizer_device offload_param_device zero3_init_flag
-        zero3_save_16bit_model""",
-}
+TRL = words(
+    """
+    model_name_or_path torch_dtype bf16 attn_implementation use_peft lora_r lora_alpha
+    lora_target_modules lora_dropout gradient_checkpointing num_generations
+    per_device_train_batch_size gradient_accumulation_steps generation_batch_size
+    steps_per_generation num_iterations max_steps max_prompt_length max_completion_length
+    temperature top_p use_vllm vllm_mode vllm_gpu_memory_utilization
+    vllm_importance_sampling_correction vllm_importance_sampling_cap loss_type scale_rewards
+    epsilon epsilon_high beta mask_truncated_completions reward_weights learning_rate
+    lr_scheduler_type warmup_steps seed save_steps save_total_limit save_only_model
+    resume_from_checkpoint logging_steps log_completions report_to output_dir
+    """
+)
+ACCELERATE = words(
+    """
+    num_processes num_machines distributed_type mixed_precision zero_stage
+    offload_optimizer_device offload_param_device zero3_init_flag zero3_save_16bit_model
+    """
+)
 
 # What stands in their code (spec qwen 1.1 to 1.7, 6), as the page has it.
 IN_THEIR_CODE = (
@@ -86,20 +84,11 @@ def header(name: str) -> str:
     return " ".join(line.lstrip("# ") for line in text.splitlines() if line.startswith("#"))
 
 
-@pytest.mark.parametrize("whose", THEIRS)
-def test_every_key_of_theirs_is_in_a_table_once(whose: str) -> None:
-    named = [key for cells in rows(QWEN_PAGE, KEYS) for key in quoted(cells[0])]
-    assert len(named) == len(set(named)) > 50
-    assert set(THEIRS[whose].split()) <= set(named)
-
-
-def test_hints_say_what_the_tables_say() -> None:
-    said = {
-        key: tuple(ours_in(cells[1:2]))
-        for cells in rows(QWEN_PAGE, KEYS)
-        for key in quoted(cells[0])
-    }
-    assert said == QWEN_KEYS
+class TestPage(KeyedPageTests):
+    page, keys, fewest = QWEN_PAGE, KEYS, 70
+    answering = (KEYS, CONSTANTS)
+    theirs = (*TRL, *ACCELERATE)
+    hints = QWEN_KEYS
 
 
 @pytest.mark.parametrize("key", sorted(QWEN_KEYS.keys() - TRL_KEYS.keys() - JANUS_KEYS.keys()))
@@ -125,25 +114,6 @@ def test_every_contradiction_is_named_and_resolved(claim: str) -> None:
 def test_every_script_has_a_counterpart(file: str) -> None:
     text = PAGE.read_text(encoding="utf-8").partition("## ")[0]
     assert f"{file}`" in text
-
-
-def test_recipes_that_are_named_exist() -> None:
-    named = set(re.findall(r"--recipe (qwen[\w/-]+)", PAGE.read_text(encoding="utf-8")))
-    assert named
-    assert named <= set(recipe_names(recipes_directory()))
-
-
-def test_every_key_of_ours_exists() -> None:
-    ours = ours_in(cell for cells in rows(QWEN_PAGE) for cell in cells)
-    assert len(set(ours)) > 70
-    assert not unknown(ours)
-    assert not unknown(ours_in([PAGE.read_text(encoding="utf-8")]))
-
-
-def test_no_row_is_without_an_answer() -> None:
-    require_answers(rows(QWEN_PAGE, KEYS))
-    require_answers(rows(QWEN_PAGE, CONSTANTS))
-    require_links(QWEN_PAGE)
 
 
 def test_the_run_of_the_page_is_a_plan_that_works(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import pytest
 from atelier.config.resolve import resolve
 from atelier.errors import ConfigError, PlanError, Stopped
 from atelier.stages import train
+from atelier.stages.nodes.meeting import Meeting
 from atelier.stages.servers.run_servers import RunServers
 from atelier.tracking.run_directory import RunDirectory
 
@@ -22,11 +23,12 @@ def supervise(tmp_path, monkeypatch, caplog):
 
     def run(codes, *words, max_restarts=2):
         command = ["tests.support.fake_trainer", str(counter), codes, *words]
-        monkeypatch.setattr(train, "trainer_command", lambda run, config: command)
+        monkeypatch.setattr(train, "trainer_command", lambda run, config, place: command)
         config = resolve("tiny/base", [f"launch.max_restarts={max_restarts}"])
         run_directory = RunDirectory(tmp_path)
         services = RunServers(run_directory, config)  # none: the reward is in process
-        train._supervise(run_directory, config, services)
+        nodes = Meeting(run_directory, config)  # no others
+        train._supervise(run_directory, config, services, nodes)
 
     run.lives = lambda: int(counter.read_text())
     return run

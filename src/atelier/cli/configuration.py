@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import click
 
-from atelier.cli.options import configured, params_option
+from atelier.cli.options import configured, params_option, variables_option, variables_taken
 from atelier.cli.tables import plan_table
 from atelier.config.device_batch import device_batch_overrides
 from atelier.config.digest import stage_digest
@@ -16,6 +17,7 @@ from atelier.config.plan import plan as plan_run
 from atelier.config.recipes import recipe_names, recipe_summary, recipes_directory
 from atelier.config.reference import reference
 from atelier.config.resolve import resolve
+from atelier.config.variables import VARIABLES, taken
 from atelier.config.yaml_files import dump_yaml
 from atelier.errors import ConfigError
 
@@ -34,18 +36,32 @@ def recipes() -> None:
 @click.command()
 @configured
 @params_option
-def show(recipe: str | None, overrides: tuple[str, ...], params_file: Path | None) -> None:
+@variables_option
+def show(
+    recipe: str | None,
+    overrides: tuple[str, ...],
+    params_file: Path | None,
+    with_variables: bool,
+) -> None:
     """Print the resolved configuration."""
-    config = resolve(recipe, overrides, params_file)
+    variables = variables_taken(with_variables)
+    config = resolve(recipe, overrides, params_file, variables=variables)
     click.echo(dump_yaml(config.model_dump(mode="json")), nl=False)
 
 
 @click.command()
 @configured
 @params_option
-def validate(recipe: str | None, overrides: tuple[str, ...], params_file: Path | None) -> None:
+@variables_option
+def validate(
+    recipe: str | None,
+    overrides: tuple[str, ...],
+    params_file: Path | None,
+    with_variables: bool,
+) -> None:
     """Check keys, types and values."""
-    config = resolve(recipe, overrides, params_file)
+    variables = variables_taken(with_variables)
+    config = resolve(recipe, overrides, params_file, variables=variables)
     digest = stage_digest(config, "train")
     click.echo(
         f"valid: {config.recipe or 'defaults, no recipe'} (train digest {digest[:12]}); "
@@ -56,6 +72,7 @@ def validate(recipe: str | None, overrides: tuple[str, ...], params_file: Path |
 @click.command()
 @configured
 @params_option
+@variables_option
 @click.option(
     "--gpu-gib",
     type=click.FloatRange(min=0, min_open=True),
@@ -78,6 +95,7 @@ def plan(
     recipe: str | None,
     overrides: tuple[str, ...],
     params_file: Path | None,
+    with_variables: bool,
     gpu_gib: float | None,
     per_device: int | None,
     accumulation: int | None,
@@ -89,13 +107,14 @@ def plan(
     """
     from atelier.stages.prompts_here import prompt_warnings, prompts_here
 
-    config = resolve(recipe, overrides, params_file)
+    variables = variables_taken(with_variables)
+    config = resolve(recipe, overrides, params_file, variables=variables)
     if per_device is None and accumulation is not None:
         raise click.UsageError("--accumulation says something beside --per-device only")
     if per_device is not None:
         found = device_batch_overrides(config, per_device, accumulation or 1)
         click.echo(" ".join(f"--set {one}" for one in found))
-        config = resolve(recipe, (*overrides, *found), params_file)
+        config = resolve(recipe, (*overrides, *found), params_file, variables=variables)
     planned = plan_run(config)
     prompts = prompts_here(config)
     click.echo(plan_table(planned, prompts))
@@ -103,6 +122,28 @@ def plan(
         click.echo("\n".join(fitting(config, gpu_gib)))
     for warning in (*planned.warnings, *(prompt_warnings(config, prompts) if prompts else ())):
         click.echo(f"warning: {warning}", err=True)
+
+
+@click.command()
+@click.option(
+    "--json", "as_json", is_flag=True, help="Those that are set, as a deployment takes them."
+)
+def variables(as_json: bool) -> None:
+    """List the variables of DeepGen-RL's guide.
+
+    With the key each stands for, and whether it is set here. They count where `--variables` asks
+    for them, and in `prefect deployment run grpo/full --param variables="$(atelier variables
+    --json)"`.
+    """
+    if as_json:
+        click.echo(json.dumps(taken()))
+        return
+    width = max(len(one.name) for one in VARIABLES)
+    found = taken()
+    for one in VARIABLES:
+        mark = "*" if found.keys() & {one.name, *one.instead} else " "
+        click.echo(f"{mark} {one.name:<{width}}  {', '.join(one.keys) or f'none: {one.why}'}")
+    click.echo("* is set here")
 
 
 @click.group()
@@ -128,4 +169,4 @@ def docs_configuration(write: bool, check: bool) -> None:
         click.echo(reference(), nl=False)
 
 
-VERBS = (recipes, show, validate, plan, docs)
+VERBS = (recipes, show, validate, plan, variables, docs)

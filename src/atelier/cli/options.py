@@ -9,6 +9,8 @@ from typing import Any, TypeVar
 
 import click
 
+from atelier.config.variables import taken
+
 Verb = TypeVar("Verb", bound=Callable[..., Any])
 
 
@@ -54,3 +56,22 @@ params_option = click.option(
     type=PATH,
     help="File to read instead of the repository's params.yaml.",
 )
+
+
+variables_option = click.option(
+    "--variables",
+    "with_variables",
+    is_flag=True,
+    help="Also take settings from variables of DeepGen-RL's guide that are set here (`atelier "
+    "variables` lists them); they rank above the recipe.",
+)
+
+
+def variables_taken(with_variables: bool) -> dict[str, str]:
+    """Variables of the guide as settings, where that was asked for; else says which it could be."""
+    found = taken()
+    if with_variables:
+        return found
+    if found:
+        click.echo(f"{', '.join(found)}: set, and not used without --variables", err=True)
+    return {}

@@ -9,13 +9,22 @@ from pathlib import Path
 
 import click
 
-from atelier.cli.options import PATH, configured, params_option
+from atelier.cli.options import (
+    PATH,
+    configured,
+    params_option,
+    variables_option,
+    variables_taken,
+)
 from atelier.config.paths import from_root, is_directory, make_folder, repository_root
 from atelier.config.plan import plan
 from atelier.config.resolve import resolve, write_stage_configs
+from atelier.config.schema import LaunchConfig
+from atelier.config.variables import taken
 from atelier.disk import stopped_when_full
 from atelier.errors import ConfigError
 from atelier.stages.console import show_logs
+from atelier.stages.nodes.first import require_first_node
 from atelier.tracking.run_directory import STAGES, RunDirectory
 
 DEMO_RECIPE = "tiny/flow-grpo-fast"
@@ -23,6 +32,7 @@ DEMO_RECIPE = "tiny/flow-grpo-fast"
 
 @click.command()
 @configured
+@variables_option
 @click.option("--name", "run_name", metavar="TEXT", help="Name of the run in Prefect and MLflow.")
 @click.option(
     "--resume",
@@ -30,13 +40,17 @@ DEMO_RECIPE = "tiny/flow-grpo-fast"
     help="Run to go on with: its directory, or its id below runs/ or how that begins.",
 )
 def run(
-    recipe: str | None, overrides: tuple[str, ...], run_name: str | None, resume: str | None
+    recipe: str | None,
+    overrides: tuple[str, ...],
+    with_variables: bool,
+    run_name: str | None,
+    resume: str | None,
 ) -> None:
     """Run the whole pipeline.
 
     prepare, baseline, train, evaluate, export, report: a stage that is done is skipped.
     """
-    _run_pipeline(recipe, overrides, run_name, resume)
+    _run_pipeline(recipe, overrides, run_name, resume, variables_taken(with_variables))
 
 
 @click.command()
@@ -46,7 +60,7 @@ def demo(recipe: str | None, overrides: tuple[str, ...]) -> None:
 
     Minutes on a CPU, no download: trains, evaluates, exports and reports.
     """
-    _run_pipeline(recipe or DEMO_RECIPE, overrides, "demo", None)
+    _run_pipeline(recipe or DEMO_RECIPE, overrides, "demo", None, {})
 
 
 @click.command()
@@ -74,9 +88,13 @@ def stage(
     Progress goes to standard error, the result as JSON to standard output.
     """
     directory = RunDirectory(from_root(folder))
+    if ignored := taken():
+        names = ", ".join(ignored)
+        click.echo(f"{names}: set, and read by no stage: use params.yaml", err=True)
     _refuse_repository(directory)
     if name == "resolve":
         config = resolve(recipe, overrides, params_file)
+        require_first_node(config)
         for text in plan(config).warnings:
             click.echo(f"warning: {text}", err=True)
         with stopped_when_full(directory.root):
@@ -130,11 +148,38 @@ def _refuse_repository(directory: RunDirectory) -> None:
 
 
 def _run_pipeline(
-    recipe: str | None, overrides: tuple[str, ...], run_name: str | None, resume: str | None
+    recipe: str | None,
+    overrides: tuple[str, ...],
+    run_name: str | None,
+    resume: str | None,
+    variables: dict[str, str],
 ) -> None:
     from flows.command_line import run_pipeline
 
-    sys.exit(run_pipeline(recipe, overrides, run_name, resume))
+    sys.exit(run_pipeline(recipe, overrides, run_name, resume, variables))
 
 
-VERBS = (run, demo, stage, verify)
+@click.command()
+@click.option("--address", required=True, metavar="HOST", help="Node 0's launch.master_address.")
+@click.option(
+    "--port",
+    type=click.IntRange(1, 65535),
+    default=LaunchConfig().master_port,
+    show_default=True,
+    help="Its launch.master_port.",
+)
+@click.option(
+    "--rank", type=click.IntRange(min=1), help="Which node this is. Default: one that is missing."
+)
+def node(address: str, port: int, rank: int | None) -> None:
+    """Help a run of another machine to train.
+
+    Waits until node 0 trains, computes with it, and ends with it. What it trains is in the run's
+    directory, which all nodes share.
+    """
+    from flows.command_line import run_node
+
+    sys.exit(run_node(address, port, rank))
+
+
+VERBS = (run, demo, stage, node, verify)

@@ -98,12 +98,12 @@ def _sampler_rejections(config: RunConfig) -> Rejections:
     if config.policy.trainable == "lora" and config.policy.lora.rank > LORA_RANKS[-1]:
         yield "policy.lora.rank", f"{config.policy.lora.rank}: vllm takes {LORA_RANKS[-1]} at most"
     servers = sampler.replicas if sampler.placement == "managed" else len(sampler.urls)
-    if servers > config.launch.processes:
+    if servers > config.launch.ranks:
         key = "replicas" if sampler.placement == "managed" else "urls"
         yield (
             f"rollout.sampler.{key}",
-            f"{servers} servers for {config.launch.processes} ranks (launch.processes), each of "
-            "which asks one",
+            f"{servers} servers for {config.launch.ranks} ranks (launch.processes x launch.nodes), "
+            "each of which asks one",
         )
 
 

@@ -38,9 +38,9 @@ def prompts_per_step(
         works.append(f"rollout.group_size {sizes}")
     raise PlanError(
         f"{per_device} samples a device x accumulation {accumulation} x {processes} process(es) "
-        f"(launch.processes) x {updates} update(s) (train.updates_per_step) are {samples} samples "
-        f"a step, no whole number of groups of {group_size} (rollout.group_size); what works: "
-        f"{', or '.join(works)}"
+        f"(launch.processes x launch.nodes) x {updates} update(s) (train.updates_per_step) are "
+        f"{samples} samples a step, no whole number of groups of {group_size} "
+        f"(rollout.group_size); what works: {', or '.join(works)}"
     )
 
 
@@ -53,7 +53,7 @@ def device_batch_overrides(config: RunConfig, per_device: int, accumulation: int
     prompts = prompts_per_step(
         per_device,
         accumulation,
-        config.launch.processes,
+        config.launch.ranks,
         config.rollout.group_size,
         config.train.updates_per_step,
     )

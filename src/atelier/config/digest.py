@@ -59,7 +59,7 @@ def stage_digest(config: RunConfig, stage: str) -> str:
     }
     # Each rank draws a window of its own: here alone, how many there are shapes what is trained.
     if "rollout" in shape and config.rollout.window.scope == "rank":
-        shape["ranks"] = config.launch.processes
+        shape["ranks"] = config.launch.ranks
     # The judge that scores held-out images, where the stage does not depend on all of them.
     asked = config.evaluation.judge
     if asked is not None and "evaluation" in shape and "judges" not in shape:

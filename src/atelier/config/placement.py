@@ -1,4 +1,4 @@
-"""Which GPUs the trainer's ranks and the managed servers compute on.
+"""Which GPUs of this machine the trainer's ranks and the managed servers compute on.
 
 The trainer has the first ones, one a rank, and those that only paint for its ranks
 (rollout.environment.gpus) behind them. Servers with GPUs of their own follow, in the order of the
@@ -49,7 +49,7 @@ def managed_servers(config: RunConfig) -> Iterator[tuple[str, Placed]]:
 
 
 def ranks_with_gpus(config: RunConfig) -> int:
-    """Ranks that compute on a GPU each, where there are any."""
+    """Ranks of a node that compute on a GPU each, where there are any."""
     return config.launch.processes if config.launch.device != "cpu" else 0
 
 
@@ -63,7 +63,12 @@ def gpus_wanted(config: RunConfig) -> int:
     """How many GPUs a run computes on: its ranks', unless they are on the CPU, those that paint for
     them, and its servers'."""
     servers = sum(section.server.gpus for _, section in managed_servers(config))
-    return ranks_with_gpus(config) + painting_gpus(config) + servers
+    return training_gpus(config) + servers
+
+
+def training_gpus(config: RunConfig) -> int:
+    """How many GPUs a node computes on that only helps to train: servers are node 0's."""
+    return ranks_with_gpus(config) + painting_gpus(config)
 
 
 def place(config: RunConfig, gpus: Sequence[str]) -> Placements:
@@ -86,7 +91,9 @@ def placement_rows(config: RunConfig) -> list[tuple[str, str, str]]:
     total = gpus_wanted(config)
     placed = place(config, [str(index) for index in range(total)])
     ranks = config.launch.processes
-    remark = f"{ranks} rank{'s' * (ranks > 1)}"
+    remark = counted(ranks, "rank")
+    if config.launch.nodes > 1:
+        remark += f" on each of {config.launch.nodes} nodes"
     if config.launch.device == "auto":
         remark += "; where there is no GPU, on the CPU"
     rows = [("trainer", _named(placed.trainer), remark)]
@@ -101,6 +108,7 @@ def placement_rows(config: RunConfig) -> list[tuple[str, str, str]]:
 def placement_conflicts(config: RunConfig) -> Iterator[tuple[str, str]]:
     """Key and problem of what cannot be placed so."""
     yield from _painting_conflicts(config)
+    yield from _node_conflicts(config)
     ports: dict[int, str] = {}
     for label, section in managed_servers(config):
         key, _, index = label.rpartition("-")
@@ -142,6 +150,27 @@ def _painting_conflicts(config: RunConfig) -> Iterator[tuple[str, str]]:
             key,
             f"{gpus} cannot be shared equally by {ranks} processes (launch.processes); "
             f"{nearest_divisors(ranks, gpus)} works",
+        )
+
+
+def _node_conflicts(config: RunConfig) -> Iterator[tuple[str, str]]:
+    """Managed servers listen on node 0's loopback, where ranks of other nodes cannot ask them."""
+    if config.launch.nodes == 1:
+        return
+    asked = {
+        one.judge
+        for one in config.rewards.sections().values()
+        if isinstance(one, JudgedSection) and one.placement == "in_process"
+    }
+    for key in {label.rpartition("-")[0]: None for label, _ in managed_servers(config)}:
+        section, _, name = key.partition(".")
+        if section == "judges" and name not in asked:
+            continue  # the suite asks it, on node 0
+        yield (
+            f"{key}.placement",
+            f"a managed server is not reached from the other of launch.nodes {config.launch.nodes}:"
+            " serve it for all (`atelier rewards serve --host`, a vLLM of your own) and name its "
+            "address with placement: remote and urls",
         )
 
 

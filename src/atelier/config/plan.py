@@ -19,7 +19,7 @@ from atelier.config.objective_rules import objective_warnings
 from atelier.config.placement import placement_rows, placement_warnings
 from atelier.config.rejections import rejections, rewards_in_use
 from atelier.config.rewards import JudgedSection
-from atelier.config.schema import RunConfig
+from atelier.config.schema import LOOPBACK, RunConfig
 from atelier.config.sft_rules import sft_warnings
 from atelier.config.space import space_warnings
 from atelier.config.suite_rules import suite_warnings
@@ -78,10 +78,10 @@ class Plan:
 def plan(config: RunConfig, world_size: int | None = None) -> Plan:
     """Derive every batch number of a run.
 
-    `world_size` replaces launch.processes where the trainer knows better. Reads the headers of
+    `world_size` replaces launch.ranks where the trainer knows better. Reads the headers of
     the model's files and imports no torch. Raises PlanError listing every rejection.
     """
-    ranks = world_size or config.launch.processes
+    ranks = world_size or config.launch.ranks
     refused = list(rejections(config, ranks))
     here = facts = None
     try:
@@ -199,8 +199,17 @@ def _warnings(config: RunConfig, ranks: int, facts: Facts | None) -> Iterator[tu
             f"{clip:g} clips hardly anything of ratio_norm, whose ratios are narrow; null is its "
             "usual 2e-6",
         )
-    if config.launch.threads < ranks:
-        yield "launch.threads", f"{config.launch.threads} for {ranks} processes: one each is used"
+    launch = config.launch
+    if launch.threads < launch.processes:
+        yield (
+            "launch.threads",
+            f"{launch.threads} for {launch.processes} processes: one each is used",
+        )
+    if launch.nodes > 1 and launch.master_address == LOOPBACK:
+        yield (
+            "launch.master_address",
+            f"{LOOPBACK}: only nodes on this very machine can meet there",
+        )
     if facts is not None:
         yield from space_warnings(config, facts)
     else:

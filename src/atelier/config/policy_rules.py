@@ -28,6 +28,8 @@ def policy_rejections(config: RunConfig) -> Iterator[tuple[str, str]]:
     launch = config.launch
     if launch.offload and (launch.engine, launch.zero_stage) != ("deepspeed", 3):
         yield "launch.offload", "needs launch.engine: deepspeed with launch.zero_stage: 3"
+    if launch.zero_tuning == "sd3" and launch.offload:
+        yield "launch.zero_tuning", "sd3 is without launch.offload; use general"
     if policy.dtype == "float16" and launch.engine == "deepspeed":
         yield (
             "policy.dtype",

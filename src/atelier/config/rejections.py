@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import math
 from collections.abc import Iterator
 
@@ -55,6 +56,7 @@ def rejections(config: RunConfig, ranks: int) -> Rejections:
     yield from _environment_rejections(config)
     yield from _data_rejections(config)
     yield from sft_rejections(config, ranks)
+    yield from _mirror_rejections(config)
     updates = config.train.updates
     if config.train.ema.enabled and config.train.ema.every > updates:
         yield (
@@ -102,7 +104,7 @@ def _batch_rejections(config: RunConfig, ranks: int) -> Rejections:
             "train.updates_per_step",
             f"{counted(images // unit, what)} a step cannot be shared "
             f"equally by {train.updates_per_step} update(s) x {ranks} process(es) "
-            f"(launch.processes); what works: {', or '.join(works)}",
+            f"(launch.processes x launch.nodes); what works: {', or '.join(works)}",
         )
 
 
@@ -410,6 +412,16 @@ def _mixture_rejections(config: RunConfig) -> Rejections:
             if not {reward, ours(reward)} & known.keys():
                 problem = unset_problem(ours(reward), known)
                 yield f"data.datasets.{name}.rewards.{reward}", f"data set {name} {problem}"
+
+
+def _mirror_rejections(config: RunConfig) -> Rejections:
+    for name, _ in config.tracking.mirrors():
+        if importlib.util.find_spec(name) is None:
+            yield (
+                f"tracking.{name}.enabled",
+                f"the package {name} is not installed: .venv/bin/pip install --editable "
+                f"'.[{name}]'",
+            )
 
 
 def _no_target(config: RunConfig) -> str | None:

@@ -1,14 +1,16 @@
 """From recipe, params.yaml and command line to one frozen configuration.
 
-Later sources win: schema defaults, the recipe (its parents first), params.yaml, `--set`. Every
-problem of a configuration is reported at once, each with where it was written.
+Later sources win: schema defaults, the recipe (its parents first), variables of a guide where they
+were taken (variables.py), params.yaml, `--set`. Every problem of a configuration is reported at
+once, each with where it was written.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,10 +23,13 @@ from atelier.config.problems import NO_SECTION, describe, has_conflicts
 from atelier.config.recipes import recipe_layers, recipes_directory
 from atelier.config.schema import RunConfig
 from atelier.config.stage_files import load_stage_config, write_stage_configs
+from atelier.config.variables import layer_of
 from atelier.config.yaml_files import Layer, read_override, read_yaml
 from atelier.errors import ConfigError
 
 __all__ = ["load_stage_config", "resolve", "write_stage_configs"]
+
+logger = logging.getLogger(__name__)
 
 Words = tuple[str, ...]
 PATHS = (("data", "path"), ("data", "heldout_path"), ("policy", "path"), ("policy", "layout"))
@@ -35,12 +40,14 @@ def resolve(
     overrides: Sequence[str] = (),
     params_file: Path | None = None,
     recipes_dir: Path | None = None,
+    variables: Mapping[str, str] | None = None,
 ) -> RunConfig:
     """The configuration of a run.
 
     `recipe` is a name below `recipes_dir` or a path ending in .yaml; without it, the recipe that
     params.yaml names. `overrides` are `dotted.key=value`. `params_file` defaults to the
-    repository's params.yaml, which may be missing; a file that is named must exist.
+    repository's params.yaml, which may be missing; a file that is named must exist. `variables`
+    are those of `variables.taken`; one that says nothing beside the recipe is told in the log.
     Raises ConfigError listing every problem with its file and line or argument.
     """
     problems: list[str] = []
@@ -52,6 +59,8 @@ def resolve(
         recipe, asked_by = _recipe_asked_for(recipe, params)
         if recipe is not None:
             layers += recipe_layers(recipe, recipes_dir or recipes_directory(), asked_by)
+    with _noted(problems):
+        layers.append(_variables_layer(variables or {}, layers))
     layers.append(params)
     for argument in overrides:
         with _noted(problems):
@@ -86,6 +95,14 @@ def _recipe_asked_for(recipe: str | None, params: Layer) -> tuple[str | None, st
     if not isinstance(named, str):
         raise ConfigError(f"{where}: recipe: expected the name of one recipe, not {named!r}")
     return named, where
+
+
+def _variables_layer(variables: Mapping[str, str], recipe: Sequence[Layer]) -> Layer:
+    below: list[str] = []  # problems of the recipe are told with all layers
+    layer, remarks = layer_of(variables, _merged(recipe, below).values)
+    for remark in remarks:
+        logger.warning("%s", remark)
+    return layer
 
 
 def _read_override(argument: str) -> Layer:

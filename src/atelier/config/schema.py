@@ -25,6 +25,7 @@ from atelier.config.ground_truth import GroundTruthConfig
 from atelier.config.judge import JudgeConfig, JudgeName
 from atelier.config.judged import judge_conflicts
 from atelier.config.learning_rate import ScheduleConfig
+from atelier.config.mirrors import MirrorsConfig
 from atelier.config.mmmg import MmmgMeasure
 from atelier.config.objective import LossMean, RatioLevel, SapoConfig, Surrogate
 from atelier.config.policy_parts import Dtype, TextConfig, VaeConfig
@@ -38,6 +39,7 @@ from atelier.config.sections import (
     Fraction,
     Guidance,
     NonNegativeInt,
+    PositiveFloat,
     PositiveInt,
     RatioBound,
     Section,
@@ -52,6 +54,7 @@ AdvantageUse = Literal["all", "positive_only", "negative_only", "one_only", "bin
 SuiteName = Literal[
     "ocr", "scenes", "yes_no", "paircomp", "editing", "mmmg", "complex_edit", "unigenbench"
 ]
+LOOPBACK = "127.0.0.1"
 BehaviourSchedule = Literal["follow", "ramp", "late_ramp"]
 _IMAGES_OF_A_PROMPT = {"paircomp": 2, "unigenbench": 4}  # as published
 WindowStrategy = Literal["all", "fast", "random", "fraction", "progressive", "decay", "exp_decay"]
@@ -796,15 +799,42 @@ class ExportConfig(Section):
 class LaunchConfig(Section):
     """How the trainer process is started."""
 
-    processes: PositiveInt = operational(1, "Ranks (torchrun --nproc-per-node).")
+    processes: PositiveInt = operational(1, "Ranks of a node (torchrun --nproc-per-node).")
+    nodes: PositiveInt = operational(
+        1, "Machines that train together, with `processes` ranks each (docs/many-machines.md)."
+    )
+    node_rank: NonNegativeInt = operational(
+        0, "Which of the nodes this one is: 0 has the run, the others help it train."
+    )
+    master_address: Annotated[str, Field(min_length=1)] = operational(
+        LOOPBACK, "Name or address of node 0, as the other nodes reach it."
+    )
+    master_port: Annotated[int, Field(ge=1, le=65535)] = operational(
+        29700, "Port of node 0 where the nodes meet."
+    )
+    join_limit: PositiveFloat = operational(
+        1800.0, "Seconds that node 0 waits for the others before it stops, resumable."
+    )
+    launcher: list[str] = operational(
+        [],
+        "Program and arguments with which node 0 starts the other nodes, such as [srun, "
+        "--nodes=3, --ntasks-per-node=1]; Atelier's own command follows. Default: they are started "
+        "by hand.",
+    )
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="Where the ranks compute.")
     engine: Literal["ddp", "deepspeed"] = Field("ddp", description="Distributed engine.")
     zero_stage: Literal[2, 3] = Field(2, description="DeepSpeed ZeRO stage.")
+    zero_tuning: Literal["general", "sd3"] = Field(
+        "general",
+        description="What ZeRO-3 gathers and reduces at a time: 50 million parameters; sd3: a "
+        "block of a diffusion transformer of 2 billion, whose vectors are never shared out.",
+    )
     offload: bool = Field(
         False, description="Keep the optimizer in main memory and step it on the CPU (ZeRO-3)."
     )
     threads: PositiveInt = Field(
-        2, description="CPU threads of all ranks together; fixed, because it can change sums."
+        2,
+        description="CPU threads of a node's ranks together; fixed, because it can change sums.",
     )
     deterministic: bool = Field(
         True,
@@ -816,9 +846,14 @@ class LaunchConfig(Section):
         GpuWaitConfig(), "Whether to wait for GPUs that other programs use."
     )
 
+    @property
+    def ranks(self) -> int:
+        """Of all nodes together."""
+        return self.nodes * self.processes
 
-class TrackingConfig(Section):
-    """Where the run is mirrored for people to look at."""
+
+class TrackingConfig(MirrorsConfig):
+    """Where the run is mirrored for people to look at: in MLflow, and where else they like."""
 
     mlflow_uri: str | None = Field(
         None, description="MLflow tracking URI; default: the SQLite store of the project."
@@ -899,5 +934,11 @@ class RunConfig(Section):
             )
         if not self.export.formats or len({*self.export.formats}) < len(self.export.formats):
             yield "export.formats", "names each format to write once, and at least one"
+        if self.launch.node_rank >= self.launch.nodes:
+            yield (
+                "launch.node_rank",
+                f"{self.launch.node_rank} is none of launch.nodes {self.launch.nodes}: they are "
+                "counted from 0",
+            )
         if "adapter" in self.export.formats and self.policy.trainable != "lora":
             yield "export.formats", "adapter needs policy.trainable: lora"

@@ -5,6 +5,8 @@ People bring them along. A page of docs/ has every key and the differences; a hi
 
 from __future__ import annotations
 
+from atelier.config.theirs_deepgen import DEEPGEN_KEYS, DEEPGEN_PAGE
+
 MM_GRPO_PAGE = "docs/coming-from-mm-grpo.md"
 JANUS_PAGE = "docs/coming-from-focusdiff-and-janus-pro-r1.md"
 VARIANTS_PAGE = "docs/algorithms/grpo-variants.md"
@@ -101,7 +103,7 @@ JANUS_KEYS: dict[str, tuple[str, ...]] = {
     "eval_steps": ("train.evaluate_every",),
     "per_device_eval_batch_size": ("evaluation.micro_batch_size",),
     "num_processes": ("launch.processes",),
-    "num_machines": (),
+    "num_machines": ("launch.nodes",),
     "distributed_type": ("launch.engine",),
     "deepspeed_config": ("launch.zero_stage",),
     "fsdp_config": (),
@@ -176,7 +178,7 @@ QWEN_KEYS: dict[str, tuple[str, ...]] = {
     "report_to": ("tracking.mlflow_uri",),
     "output_dir": (),
     "num_processes": ("launch.processes",),
-    "num_machines": (),
+    "num_machines": ("launch.nodes",),
     "distributed_type": ("launch.engine",),
     "zero_stage": ("launch.zero_stage",),
     "offload_optimizer_device": ("launch.offload",),
@@ -235,6 +237,7 @@ _TABLES = (
     (TRL_KEYS, VARIANTS_PAGE, "TRL's"),
     (JANUS_KEYS, JANUS_PAGE, "FocusDiff's or Janus-Pro-R1's"),
     (QWEN_KEYS, QWEN_PAGE, "the Qwen vision GRPO guide's"),
+    (DEEPGEN_KEYS, DEEPGEN_PAGE, "DeepGen-RL's"),
 )
 
 

@@ -270,9 +270,22 @@ RULES = (
         "launch.wait_for_gpus.enabled: true",
     ),
     Rule(
+        (
+            *("launch.master_address", "launch.master_port"),
+            *("launch.join_limit", "launch.launcher"),
+        ),
+        lambda config: config.launch.nodes > 1,
+        "launch.nodes above 1",
+    ),
+    Rule(
         ("launch.zero_stage",),
         lambda config: config.launch.engine == "deepspeed",
         "launch.engine: deepspeed",
+    ),
+    Rule(
+        ("launch.zero_tuning",),
+        lambda config: config.launch.engine == "deepspeed" and config.launch.zero_stage == 3,
+        "launch.engine: deepspeed with launch.zero_stage: 3",
     ),
 )
 

@@ -2,8 +2,9 @@
 
 Runs know nothing of each other: they may come from two Prefect servers, from `atelier run` or from
 `dvc repro`. So a GPU is a lock file, held until its process ends, and CUDA_VISIBLE_DEVICES names
-the ones that were free. The locks are the checkout's; what other programs use is looked at where a
-run is to wait for it (launch.wait_for_gpus).
+the ones that were free. The locks are the checkout's, in a folder a machine: nodes may share a
+checkout. What other programs use is looked at where a run is to wait for it
+(launch.wait_for_gpus).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import logging
 import math
 import os
 import random
+import socket
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -55,7 +57,7 @@ def claim_gpus(
     are taken. Once claimed, the same ones are kept. Nothing happens on a machine without GPUs.
 
     Args:
-        folder: where the locks lie; default: .atelier/gpus of the repository.
+        folder: where the locks lie; default: .atelier/gpus/<this machine> of the repository.
         wait: which GPUs count as used by other programs, and how long to wait; None or not
             enabled: none do.
         read: what uses GPUs.
@@ -78,7 +80,7 @@ def claim_gpus(
             f"{len(gpus)} are visible; lower launch.processes, let servers share "
             "(server.share_gpus) or set launch.device=cpu"
         )
-    folder = folder or repository_root() / ".atelier" / "gpus"
+    folder = folder or repository_root() / ".atelier" / "gpus" / socket.gethostname()
     folder.mkdir(parents=True, exist_ok=True)
     wait = wait if wait is not None and wait.enabled else None
     told = _Told(count, len(gpus))

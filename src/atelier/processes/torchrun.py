@@ -1,13 +1,16 @@
 """torchrun that ends with its ranks' exit code and leaves no rank behind.
 
     python -m atelier.processes.torchrun --nproc-per-node 2 atelier.training --config ... --run ...
+    ... --nproc-per-node 8 --nnodes 4 --node-rank 1 --master-addr HOST --master-port PORT ...
 
 Plain torchrun exits 1 whatever a rank said, but Atelier's exit codes mean something (2, 3, 75),
 and its ranks, each in a session of its own, survive a killed agent. Here the first rank that
 failed gives the exit code, a rank killed by signal n gives 128 + n, and ranks die with the agent.
 
 A single rank runs in this process, with the variables torchrun would set: an agent that watches
-one rank would only cost the time and memory of a second torch.
+one rank would only cost the time and memory of a second torch. On several nodes there is an agent a
+node, and the one of node 0 listens at HOST:PORT for the others (torchrun's static rendezvous, so
+that node k has the ranks from k times those of a node on).
 """
 
 from __future__ import annotations
@@ -22,12 +25,28 @@ import tempfile
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m atelier.processes.torchrun")
     parser.add_argument("--nproc-per-node", type=int, default=1)
+    parser.add_argument("--nnodes", type=int, default=1)
+    parser.add_argument("--node-rank", type=int, default=0)
+    parser.add_argument("--master-addr", default="127.0.0.1")
+    parser.add_argument("--master-port", type=int)
     parser.add_argument("module")
     parser.add_argument("arguments", nargs=argparse.REMAINDER)
     own = parser.parse_args()
-    if own.nproc_per_node == 1:
+    if own.nnodes > 1 and own.master_port is None:
+        parser.error("--nnodes needs --master-port, where node 0 listens")
+    if own.nproc_per_node == own.nnodes == 1:
         return _run_here(own.module, own.arguments)
-    return _run_ranks(own.nproc_per_node, own.module, own.arguments)
+    return _run_ranks(own.nproc_per_node, _meeting_place(own), own.module, own.arguments)
+
+
+def _meeting_place(own: argparse.Namespace) -> list[str]:
+    """Torchrun's arguments that say how its agents find each other."""
+    if own.nnodes == 1:
+        return ["--standalone"]
+    return [
+        *(f"--nnodes={own.nnodes}", f"--node-rank={own.node_rank}"),
+        *(f"--master-addr={own.master_addr}", f"--master-port={own.master_port}"),
+    ]
 
 
 def _run_here(module: str, arguments: list[str]) -> int:
@@ -39,12 +58,12 @@ def _run_here(module: str, arguments: list[str]) -> int:
     return 0
 
 
-def _run_ranks(ranks: int, module: str, arguments: list[str]) -> int:
+def _run_ranks(ranks: int, meeting_place: list[str], module: str, arguments: list[str]) -> int:
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.run import parse_args, run
 
-    agent = ["--standalone", f"--nproc-per-node={ranks}", "--max-restarts=0"]
+    agent = [*meeting_place, f"--nproc-per-node={ranks}", "--max-restarts=0"]
     # Without a place for its error files torchrun makes one, and leaves it.
     with tempfile.TemporaryDirectory(prefix="atelier-torchrun-") as errors:
         agent += [f"--log-dir={errors}", "-m", "atelier.processes.parent_death"]

@@ -87,6 +87,17 @@ def step_series(record: Mapping[str, Any]) -> dict[str, float]:
     return {key: value for key, value in finite_numbers(record).items() if key != "step"}
 
 
+def evaluation_series(one: Evaluation) -> dict[str, float]:
+    """The means of a periodic evaluation, as mirrors name them."""
+    return {f"evaluation/{one.suite}/{name}": value for name, value in one.means.items()}
+
+
+def summary_series(stage: str, record: Mapping[str, Any]) -> dict[str, float]:
+    """The summary of baseline or evaluate, as mirrors name it."""
+    name = "baseline" if stage == "baseline" else "final"
+    return {f"{name}/{key}": value for key, value in finite_numbers(record["summary"]).items()}
+
+
 def flat(value: Any, prefix: str = "", separator: str = ".") -> Iterator[tuple[str, Any]]:
     """Nested mappings as (dotted key, value); lists stay values."""
     if not isinstance(value, Mapping):

@@ -18,6 +18,7 @@ from atelier.config.schema import RunConfig
 from atelier.disk import stopped_when_full
 from atelier.errors import DataError
 from atelier.stages.find_run import find_run
+from atelier.stages.nodes.first import require_first_node
 from atelier.stages.prompts_here import prompt_warnings, prompts_here
 from atelier.tracking.run_directory import (
     FORMAT,
@@ -52,11 +53,13 @@ def write_run(
     overrides: Sequence[str] | None = None,
     flow_run_id: str | None = None,
     warnings: Sequence[str] | None = None,
+    variables: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Create run.json, or bring the digests and code of an existing one up to date.
 
     Args:
         warnings: the plan's; None keeps what stands there.
+        variables: of a guide, that values were taken from; None keeps what stands there.
     """
     before = read_run(run) if run.run_file.exists() else {}
     digests = {stage: stage_digest(config, stage) for stage in STAGES}
@@ -69,6 +72,7 @@ def write_run(
         "created": before.get("created") or datetime.now(UTC).isoformat(timespec="seconds"),
         "recipe": config.recipe,
         "overrides": list(before.get("overrides", []) if overrides is None else overrides),
+        "variables": dict(before.get("variables", {}) if variables is None else variables),
         "run_name": config.tracking.run_name
         or f"{config.recipe or 'run'} seed {config.train.seed}",
         "seed": config.train.seed,
@@ -104,11 +108,12 @@ def open_run(
     run_name: str | None,
     resume: str | None,
     flow_run_id: str,
+    variables: Mapping[str, str] | None = None,
 ) -> RunDirectory:
     """A new run under runs/<flow run id>/, or an existing one to go on with.
 
     An existing run keeps its resolved configuration, whatever params.yaml says by now. Resuming it
-    with a recipe or overrides resolves it again, on top of what it was started with.
+    with a recipe, overrides or variables resolves it again, on top of what it was started with.
 
     Raises:
         ConfigError, DataError, PlanError: the configuration or its prompts cannot be used; nothing
@@ -118,15 +123,17 @@ def open_run(
     run = find_run(resume) if resume is not None else RunDirectory(runs_root() / flow_run_id)
     exists = run.run_file.exists()
     if exists and resume is None:  # a retried flow run
-        recipe, overrides, run_name = None, [], None
-    config, settled = _configuration(run if exists else None, recipe, overrides, run_name)
+        recipe, overrides, run_name, variables = None, [], None, None
+    known = run if exists else None
+    config, settled = _configuration(known, recipe, overrides, run_name, variables)
+    require_first_node(config)
     warnings = None if settled is None else plan_warnings(config)
     with stopped_when_full(run.root):
         if resume is None:
             make_folder(runs_root(), "ATELIER_RUNS")
         if settled is not None:
             write_stage_configs(config, run)
-        write_run(run, config, settled, flow_run_id, warnings)
+        write_run(run, config, settled, flow_run_id, warnings, variables)
     _opened.append(run)
     return run
 
@@ -143,21 +150,33 @@ def plan_warnings(config: RunConfig) -> list[str]:
 
 
 def check_opening(
-    recipe: str | None, overrides: Sequence[str], run_name: str | None, resume: str | None
-) -> None:
+    recipe: str | None,
+    overrides: Sequence[str],
+    run_name: str | None,
+    resume: str | None,
+    variables: Mapping[str, str] | None = None,
+) -> RunConfig:
     """Refuse what `open_run` would refuse, and prompts that `prepare` would; write nothing.
+
+    Returns:
+        The configuration it would have.
 
     Raises:
         ConfigError, DataError, PlanError: there is no such run, or it cannot be configured so.
     """
     run = None if resume is None else find_run(resume)
-    config, settled = _configuration(run, recipe, overrides, run_name)
+    config, settled = _configuration(run, recipe, overrides, run_name, variables)
     if settled is not None:
         prompts_here(config)
+    return config
 
 
 def _configuration(
-    run: RunDirectory | None, recipe: str | None, overrides: Sequence[str], run_name: str | None
+    run: RunDirectory | None,
+    recipe: str | None,
+    overrides: Sequence[str],
+    run_name: str | None,
+    variables: Mapping[str, str] | None,
 ) -> tuple[RunConfig, list[str] | None]:
     """The configuration of a new or existing run, and the overrides in it.
 
@@ -165,13 +184,14 @@ def _configuration(
     """
     if run is not None:
         before = read_run(run)
-        if not (recipe or overrides):
+        if not (recipe or overrides or variables):
             config = load_stage_config(run.config("report"))
             return (_named(config, run_name), before["overrides"]) if run_name else (config, None)
         kept = _without_old_services(before["overrides"], overrides)
         recipe, overrides = recipe or before["recipe"], [*kept, *overrides]
+        variables = variables or before.get("variables")
     name = [f"tracking.run_name={json.dumps(run_name)}"] if run_name else []
-    config = resolve(recipe, [*overrides, *name])
+    config = resolve(recipe, [*overrides, *name], variables=variables)
     plan(config)
     return config, list(overrides)
 
@@ -220,9 +240,14 @@ def warnings_of(run: RunDirectory) -> list[str]:
     return [str(one) for one in found] if isinstance(found, list) else []
 
 
+def commit_here() -> str | None:
+    """The commit of this checkout; None where git cannot say."""
+    return _git_output("rev-parse", "HEAD")
+
+
 def _git() -> dict[str, Any]:
     """The code: commit and whether tracked files were changed; None where git cannot say."""
-    sha = _git_output("rev-parse", "HEAD")
+    sha = commit_here()
     changed = _git_output("status", "--porcelain", "--untracked-files=no")
     return {"sha": sha, "dirty": None if changed is None else bool(changed)}
 

@@ -2,7 +2,8 @@
 
 The trainer is a process of its own (python -m atelier.processes.torchrun), so that its crash costs
 no more than the steps since its last checkpoint. Its output goes to train/trainer.log, which is
-shown here as it grows.
+shown here as it grows. On several nodes there is one on each (stages/nodes), and they live and end
+together.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import logging
 import os
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,7 @@ from atelier.stages.baseline import local_model
 from atelier.stages.follower import EvaluationFollower
 from atelier.stages.frame import Stage, open_stage
 from atelier.stages.log_tail import LogTail
+from atelier.stages.nodes.meeting import Ending, Meeting
 from atelier.stages.remote_servers import require_answers
 from atelier.stages.run_file import shown_path
 from atelier.stages.servers.run_servers import RunServers
@@ -86,11 +89,12 @@ def _work(stage: Stage) -> dict[str, Any]:
     mirroring.follow(run)
     require_answers(config)
     with (
+        Meeting(run, config) as nodes,
         RunServers(run, config) as servers,
         judge_beside(config, servers, run.train / "evaluation" / ANSWERS) as judge,
         EvaluationFollower(run, config, judge) as follower,
     ):
-        _supervise(run, config, servers)
+        _supervise(run, config, servers, nodes)
         follower.finish()
     steps = metric_records(run)
     if not steps:  # a trainer that is done has written them
@@ -106,15 +110,14 @@ def _work(stage: Stage) -> dict[str, Any]:
     }
 
 
-def _supervise(run: RunDirectory, config: RunConfig, servers: RunServers) -> None:
+def _supervise(run: RunDirectory, config: RunConfig, servers: RunServers, nodes: Meeting) -> None:
     """One trainer after another until one is done; each goes on from the last checkpoint."""
     restarts = 0
     while True:
-        tail = LogTail(run.train / "trainer.log")
-        code = _one_life(run, config, servers, tail)
+        ending = _one_life(run, config, servers, nodes)
+        code, message = ending.code, ending.error
         if code == DONE:
             return
-        message = tail.last_error()
         if code in _MEANT:
             kind = getattr(errors, message.kind or "", None)
             if code == errors.Stopped.exit_code and kind is None:
@@ -144,11 +147,13 @@ def _unsaid(run: RunDirectory) -> str:
     return f"the trainer stopped itself; {run.root.name}/train/trainer.log may say why"
 
 
-def _one_life(run: RunDirectory, config: RunConfig, servers: RunServers, tail: LogTail) -> int:
-    """Run one trainer to its end and return its exit code, showing its log meanwhile."""
+def _one_life(run: RunDirectory, config: RunConfig, servers: RunServers, nodes: Meeting) -> Ending:
+    """Run one trainer to its end, here or on another node, showing its log meanwhile."""
+    tail = LogTail(run.train / "trainer.log")
     with (
+        nodes.life() as life,
         SupervisedProcess(
-            [sys.executable, "-m", *trainer_command(run, config)],
+            [sys.executable, "-m", *trainer_command(run, config, life.place)],
             run.train / "trainer.log",
             {**trainer_environment(config), **servers.environment},
             repository_root(),
@@ -156,12 +161,14 @@ def _one_life(run: RunDirectory, config: RunConfig, servers: RunServers, tail: L
         ) as process,
         SystemSamples(run, process.pid, _gpus(config)),
     ):
-        while (code := process.poll()) is None:
+        while (code := process.poll()) is None and life.failure() is None:
             tail.show()
             servers.check()
             time.sleep(POLL_SECONDS)
+        here = None if code is None else Ending(code, tail.last_error())
+        ending = life.ending(here)
     tail.show()
-    return code
+    return ending
 
 
 def _gpus(config: RunConfig) -> str:
@@ -169,9 +176,14 @@ def _gpus(config: RunConfig) -> str:
     return "" if config.launch.device == "cpu" else os.environ.get(VISIBLE, "")
 
 
-def trainer_command(run: RunDirectory, config: RunConfig) -> list[str]:
-    """What `python -m` is given to train a run."""
-    torchrun = ["atelier.processes.torchrun", "--nproc-per-node", str(config.launch.processes)]
+def trainer_command(run: RunDirectory, config: RunConfig, place: Sequence[str]) -> list[str]:
+    """What `python -m` is given to train a run on one node.
+
+    Args:
+        place: torchrun's arguments that say where the agents of other nodes are, if there are any.
+    """
+    ranks = ("--nproc-per-node", str(config.launch.processes))
+    torchrun = ["atelier.processes.torchrun", *ranks, *place]
     files = ["--config", str(run.config("train")), "--run", str(run.root)]
     return [*torchrun, "atelier.training", *files]
 

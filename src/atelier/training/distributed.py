@@ -52,13 +52,14 @@ def join_world(launch: LaunchConfig, patience_seconds: float = 0.0) -> Iterator[
         patience_seconds: for how long a rank may have to wait for one that waits for others; a
             collective ends with an error half an hour after that.
 
-    CPU threads are fixed to launch.threads shared among the ranks: their number can change the
+    CPU threads are fixed to launch.threads shared among a node's ranks: their number can change the
     order of sums, so it is part of what makes a run repeatable.
     """
     rank, size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     local_rank = int(os.environ.get("LOCAL_RANK", 0))
     device = _device(launch, local_rank)
-    torch.set_num_threads(max(1, launch.threads // size))
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", size))
+    torch.set_num_threads(max(1, launch.threads // here))
     if device.type == "cuda":
         torch.cuda.set_device(device)
     # device_id binds NCCL at once, so a wrong card fails here and not in the first step.

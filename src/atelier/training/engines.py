@@ -187,8 +187,7 @@ class DdpEngine:
 
 
 class DeepSpeedEngine:
-    """DeepSpeed ZeRO-2 or ZeRO-3 in float32, configured by configs/deepspeed/zero<stage>.json, or
-    zero3_offload.json where the optimizer lies in main memory."""
+    """DeepSpeed ZeRO-2 or ZeRO-3 in float32, configured by a file of configs/deepspeed."""
 
     def __init__(
         self,
@@ -206,8 +205,7 @@ class DeepSpeedEngine:
         self._trainable = trainable
         self._stage = launch.zero_stage
         self.shards_weights = launch.zero_stage == 3
-        name = f"zero{launch.zero_stage}{'_offload' if launch.offload else ''}.json"
-        config = read_deepspeed_config(repository_root() / "configs" / "deepspeed" / name, train)
+        config = read_deepspeed_config(deepspeed_file(launch), train)
         engine, _, _, _ = deepspeed.initialize(model=module, optimizer=optimizer, config=config)
         self._engine = engine
         self.module: nn.Module = engine
@@ -300,6 +298,17 @@ def set_learning_rate(optimizer: Any, rate: float) -> None:
     """For the next update of a torch optimizer, or of one of DeepSpeed's around it."""
     for group in optimizer.param_groups:
         group["lr"] = rate
+
+
+def deepspeed_file(launch: LaunchConfig) -> Path:
+    """zero2.json, or of ZeRO-3 zero3_offload.json where the optimizer lies in main memory,
+    zero3_sd3.json as launch.zero_tuning says, and else zero3.json."""
+    name = f"zero{launch.zero_stage}"
+    if launch.offload:
+        name += "_offload"
+    elif launch.zero_stage == 3 and launch.zero_tuning != "general":
+        name += f"_{launch.zero_tuning}"
+    return repository_root() / "configs" / "deepspeed" / f"{name}.json"
 
 
 def read_deepspeed_config(path: Path, train: TrainConfig) -> dict[str, Any]:

@@ -10,7 +10,8 @@ from atelier.config.policy_parts import DTYPE_BYTES
 from atelier.config.schema import PolicyConfig, RunConfig
 
 _ZERO_BUCKETS = 2 * 4 * 50_000_000  # reduce and gather, configs/deepspeed
-_LIVE_PARAMETERS = 50_000_000  # that ZeRO-3 prefetches beside the block it is at
+# That ZeRO-3 prefetches beside the block it is at, by launch.zero_tuning.
+_LIVE_PARAMETERS = {"general": 50_000_000, "sd3": 105_000_000}
 
 Sizes = dict[str, int]
 """Bytes by what they are for."""
@@ -72,7 +73,8 @@ def gathered(config: RunConfig, facts: ModelFacts, ranks: int) -> int:
     """Bytes of the weights that ZeRO-3 has put together."""
     if _stage(config) != 3 or ranks == 1:
         return 0
-    live = min(facts.parameters, facts.parameters // max(facts.layers, 1) + _LIVE_PARAMETERS)
+    ahead = _LIVE_PARAMETERS[config.launch.zero_tuning]
+    live = min(facts.parameters, facts.parameters // max(facts.layers, 1) + ahead)
     return live * DTYPE_BYTES[config.policy.base_dtype]
 
 

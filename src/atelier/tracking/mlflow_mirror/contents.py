@@ -10,7 +10,14 @@ from typing import Any
 from PIL.Image import Image
 
 from atelier.report.grids import image_grid, image_paths
-from atelier.report.run_data import Evaluation, finite_numbers, flat, stage_records
+from atelier.report.run_data import (
+    Evaluation,
+    evaluation_series,
+    finite_numbers,
+    flat,
+    stage_records,
+    summary_series,
+)
 from atelier.report.samples import read_samples, samples_page
 from atelier.tracking.mlflow_mirror.series import Record, log
 from atelier.tracking.mlflow_mirror.target import Target, milliseconds
@@ -62,16 +69,13 @@ def send_data(target: Target, path: Path, digest: str, context: str) -> None:
 def send_evaluation(target: Target, one: Evaluation) -> None:
     """The means of a periodic evaluation, by step."""
     written = int((one.folder / "summary.json").stat().st_mtime * 1000)
-    means = {f"evaluation/{one.suite}/{name}": value for name, value in one.means.items()}
-    log(target, target.run_id, [Record(one.step, means, written)])
+    log(target, target.run_id, [Record(one.step, evaluation_series(one), written)])
 
 
 def send_final(target: Target, stage: str, record: Mapping[str, Any]) -> None:
     """The summary of baseline or evaluate."""
     step = 0 if stage == "baseline" else target.config.train.steps
-    name = "baseline" if stage == "baseline" else "final"
-    numbers = finite_numbers(record["summary"])
-    values = {f"{name}/{key}": value for key, value in numbers.items()}
+    values = summary_series(stage, record)
     log(target, target.run_id, [Record(step, values, milliseconds(record["ended"]))])
 
 

@@ -1,0 +1,28 @@
+"""Help a run of another machine to train.
+
+    prefect deployment run node/run --param address=10.0.0.1
+
+One flow run a node, in the work pool `atelier-nodes`, which workers on the other machines serve
+(docs/many-machines.md).
+"""
+
+from __future__ import annotations
+
+from prefect import flow
+
+from atelier.config.schema import LaunchConfig
+from flows.frame import framed
+from tasks.node import help_train
+
+
+@flow(name="node")
+@framed
+def node(address: str, port: int = LaunchConfig().master_port, rank: int | None = None) -> None:
+    """Wait until node 0 trains, compute with it, and end with it.
+
+    Args:
+        address: node 0's launch.master_address.
+        port: its launch.master_port.
+        rank: which node this is to be, from 1 on; default: one that is missing.
+    """
+    help_train(address, port, rank)

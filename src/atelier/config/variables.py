@@ -1,0 +1,376 @@
+"""Environment variables of DeepGen-RL's guide, and the keys they stand for.
+
+They are taken where a run is submitted, and only where that is asked for (`--variables`): names
+such as NNODES and MASTER_ADDR are set by clusters and containers for whatever runs there, and must
+not change the runs of people who never read that guide. What was taken is written into run.json and
+the resolved configuration; no stage, no worker and no trainer reads one of them.
+
+They rank above the recipe and below params.yaml and `--set`. Tokens are none of them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from atelier.config.theirs_deepgen import AWAITED_KEYS
+from atelier.config.yaml_files import Layer, Origin
+from atelier.errors import ConfigError
+
+Read = Callable[[str], Mapping[str, Any]]
+
+# In keys: which of `judges` a reward or a suite asks.
+JUDGE = "JUDGE"
+
+
+@dataclass(frozen=True)
+class Variable:
+    """One variable.
+
+    Attributes:
+        name: of the variable.
+        keys: what it stands for; empty: nothing here, and `why` says why.
+        read: its text as values of keys.
+        section: of the recipe, without which it says nothing; with JUDGE in `keys`, the section
+            whose `judge` that is.
+        why: what is different here.
+        instead: other names, which count where this one is not set.
+    """
+
+    name: str
+    keys: tuple[str, ...]
+    read: Read
+    section: str | None = None
+    why: str = ""
+    instead: tuple[str, ...] = ()
+
+    @property
+    def difference(self) -> str:
+        """What a table says of it beside its keys."""
+        where = f"of a recipe with `{self.section}`" if self.section else ""
+        return "; ".join(part for part in (where, self.why) if part)
+
+
+def _text(*keys: str) -> tuple[tuple[str, ...], Read]:
+    return keys, lambda text: dict.fromkeys(keys, text)
+
+
+def _number(*keys: str) -> tuple[tuple[str, ...], Read]:
+    """What is no number stays text, and the schema says so."""
+
+    def read(text: str) -> dict[str, Any]:
+        for kind in (int, float):
+            try:
+                return dict.fromkeys(keys, kind(text))
+            except ValueError:
+                continue
+        return dict.fromkeys(keys, text)
+
+    return keys, read
+
+
+def _service(section: str) -> tuple[tuple[str, ...], Read]:
+    """The address of a service, with http:// where that is left out, as their client has it."""
+    keys = (f"{section}.urls", f"{section}.placement")
+    return keys, lambda text: {keys[0]: [_address(text)], keys[1]: "remote"}
+
+
+def _endpoint(section: str) -> tuple[tuple[str, ...], Read]:
+    """The same of an OpenAI-compatible endpoint, whose addresses end in /v1 here."""
+    keys = (f"{section}.urls", f"{section}.placement")
+
+    def read(text: str) -> dict[str, Any]:
+        address = _address(text)
+        return {
+            keys[0]: [address if address.endswith("/v1") else f"{address}/v1"],
+            keys[1]: "remote",
+        }
+
+    return keys, read
+
+
+def _address(text: str) -> str:
+    return (text if "://" in text else f"http://{text}").rstrip("/")
+
+
+def _file(path: str, source: str, form: str) -> tuple[tuple[str, ...], Read]:
+    """A file of theirs, in its form."""
+    return (path, source), lambda text: {path: text, source: form}
+
+
+def _choice(key: str, **choices: Any) -> tuple[tuple[str, ...], Read]:
+    """Words of theirs for values; others stay as they are, and the schema refuses them."""
+    return (key,), lambda text: {key: choices.get(text, text)}
+
+
+def _switch(key: str, on: Any = True, off: Any = False) -> tuple[tuple[str, ...], Read]:
+    """1 and 0."""
+    return (key,), lambda text: {key: {"1": on, "0": off}.get(text, text)}
+
+
+def _mirror(section: str) -> tuple[tuple[str, ...], Read]:
+    """offline and online; `disabled` takes the mirror away."""
+    keys = (f"{section}.mode", f"{section}.enabled")
+
+    def read(text: str) -> dict[str, Any]:
+        if text == "disabled":
+            return {keys[1]: False}
+        return {keys[0]: "online" if text == "cloud" else text}
+
+    return keys, read
+
+
+def _none() -> tuple[tuple[str, ...], Read]:
+    return (), lambda text: {}
+
+
+_SERVED_ALONE = "a server that the run starts has its settings in its section"
+_REWARDS = {
+    "OCR": "ocr",
+    "PICKSCORE": "pick_score",
+    "GEN_EVAL": "geneval",
+}
+# Their services without a reward of that name here.
+_CUSTOM = ("AESTHETIC", "IMAGE_REWARD", "DEQA", "HPS", "EDITREWARD")
+_JUDGED = {
+    "UNIFIEDREWARD_THINK": "unified_reward_think",
+    "UNIFIEDREWARD": "unified_reward",
+    "UNIFIEDREWARD_SGLANG": "unified_reward",
+    "OCR_VLLM": "vlm_ocr",
+}
+_OWN = f"judges.{JUDGE}"
+
+
+def _of_services() -> Iterator[Variable]:
+    for name, reward in _REWARDS.items():
+        section = f"rewards.{reward}"
+        yield Variable(
+            f"{name}_URL", *_service(section), section, "a service of ours: `atelier rewards serve`"
+        )
+        yield Variable(f"{name}_WORKERS", *_number(f"{section}.workers"), section)
+    for name in _CUSTOM:
+        why = "no reward of that name: a section of `rewards.custom` has `urls`, `workers`"
+        yield Variable(f"{name}_URL", *_none(), why=why)
+        yield Variable(f"{name}_WORKERS", *_none(), why=why)
+    for name, reward in _JUDGED.items():
+        section = f"rewards.{reward}"
+        yield Variable(f"{name}_URL", *_endpoint(_OWN), section)
+        yield Variable(
+            f"{name}_WORKERS",
+            *_number(f"{_OWN}.concurrency"),
+            section,
+            "questions at a time of each trainer process",
+        )
+
+
+def _names(names: str, why: str) -> Iterator[Variable]:
+    """Variables that stand for nothing, for one reason."""
+    for name in names.split():
+        yield Variable(name, *_none(), why=why)
+
+
+VARIABLES: tuple[Variable, ...] = (
+    # Nodes and processes (spec deepgen 8.1)
+    Variable("NNODES", *_number("launch.nodes"), why="the length of NODE_IP_LIST is not looked at"),
+    Variable("NODE_RANK", *_number("launch.node_rank"), instead=("INDEX",)),
+    Variable("MASTER_ADDR", *_text("launch.master_address"), instead=("CHIEF_IP",)),
+    Variable("MASTER_PORT", *_number("launch.master_port"), why="where nodes meet"),
+    Variable("NGPUS", *_number("launch.processes"), why="unset: what the recipe says"),
+    *_names("NODE_IP_LIST", "set NNODES: how many there are is not counted from a list"),
+    *_names("PYTORCH_CUDA_ALLOC_CONF", "PyTorch reads it itself, in every process of the run"),
+    # Model and data (spec deepgen 3, 8.1)
+    Variable("CHECKPOINT", *_text("policy.path"), why="weights to start from"),
+    Variable("SD3_5_MODEL_NAME_OR_PATH", *_text("policy.bases.pipeline")),
+    Variable("QWEN2_5_VL_MODEL_NAME_OR_PATH", *_text("policy.bases.vlm")),
+    Variable(
+        "CLIP_MODEL_NAME_OR_PATH",
+        *_text("rewards.clip_similarity.path"),
+        section="rewards.clip_similarity",
+    ),
+    *_names("MODEL_CONFIG", "the model is what its files say"),
+    Variable("DATASET_CONFIG", *_file("data.path", "data.source", "deepgen")),
+    Variable(
+        "EVAL_DATASET_CONFIG",
+        *_file("data.heldout_path", "data.heldout_source", "deepgen_eval"),
+    ),
+    *_names(
+        "SFTAUX_DATASET_CONFIG", "a program of theirs; `data.sft.files` are tables of pictures"
+    ),
+    *_names("DATA_ROOT", "paths in a data file are relative to it"),
+    *_names("OUTPUT_DIR LOG_DIR", "a run has a folder of its own; ATELIER_RUNS says below which"),
+    # Rewards and judges (spec deepgen 5)
+    *_of_services(),
+    *_names("REWARD_SERVICE_ADDR", "each reward names its servers: a wrong one is seen at once"),
+    Variable("OCR_VLLM_MODEL", *_text(f"{_OWN}.model"), section="rewards.vlm_ocr"),
+    Variable(
+        "OCR_VLLM_MAX_TOKENS", *_number(f"{_OWN}.parameters.max_tokens"), section="rewards.vlm_ocr"
+    ),
+    Variable(
+        "OCR_VLLM_TEMPERATURE",
+        *_number(f"{_OWN}.parameters.temperature"),
+        section="rewards.vlm_ocr",
+    ),
+    Variable(
+        "UNIFIEDREWARD_MODEL", *_text(f"{_OWN}.model"), section="rewards.unified_reward_think"
+    ),
+    Variable(
+        "VLLM_DATA_PARALLEL_SIZE",
+        *_number(f"{_OWN}.vllm.data_parallel"),
+        section="rewards.unified_reward_think",
+        why="of a server that the run starts",
+    ),
+    Variable(
+        "VLLM_TENSOR_PARALLEL_SIZE",
+        *_number(f"{_OWN}.vllm.tensor_parallel"),
+        section="rewards.unified_reward_think",
+        why="of a server that the run starts",
+    ),
+    *_names("VLLM_PARALLEL_MODE", "the two sizes say it"),
+    *_names("VLLM_SERVER_DEV_MODE VLLM_LOG_STATS", _SERVED_ALONE),
+    *_names("VLLM_MAX_WORKERS", "each judge has its `concurrency`"),
+    Variable(
+        "OCR_SCORER_IMPL",
+        *_choice("rewards.ocr.rule", old="target", new="spans"),
+        section="rewards.ocr",
+    ),
+    Variable("OCR_MIN_CONF", *_number("rewards.ocr.min_confidence"), section="rewards.ocr"),
+    Variable(
+        "OCR_IGNORE_PUNCT",
+        *_switch("rewards.ocr.spans.kept_signs", on="ascii", off="all"),
+        section="rewards.ocr",
+        why="1 leaves nothing of Chinese; `letters` keeps those of any script",
+    ),
+    Variable(
+        "OCR_CASE_SENSITIVE", *_switch("rewards.ocr.spans.case_sensitive"), section="rewards.ocr"
+    ),
+    Variable("OCR_NGRAM_MAX", *_number("rewards.ocr.spans.most_joined"), section="rewards.ocr"),
+    Variable(
+        "OCR_USE_CONFUSION_FOLD", *_switch("rewards.ocr.spans.fold_confused"), section="rewards.ocr"
+    ),
+    *_names("OCR_REWARD_MODE", "read by nothing there"),
+    *_names("OCR_PORT", "without effect there; `atelier rewards serve --port`"),
+    *_names(
+        "DEEPGEN_EXCLUSIVE_VLLM_SERVERS DEEPGEN_EXCLUSIVE_VLLM_TIMEOUT_S "
+        "DEEPGEN_EXCLUSIVE_VLLM_CONNECT_TIMEOUT_S DEEPGEN_EXCLUSIVE_VLLM_RETRIES "
+        "DEEPGEN_EXCLUSIVE_VLLM_RETRY_BACKOFF_S DEEPGEN_EXCLUSIVE_VLLM_SWITCH_ON_REWARD_CALLS",
+        "a judge that shares GPUs sleeps by its own `vllm.sleep`",
+    ),
+    # UniGenBench (spec deepgen 6)
+    Variable("UNIGENBENCH_API_URL", *_endpoint(_OWN), section="evaluation.unigenbench"),
+    Variable(
+        "UNIGENBENCH_MODEL_NAME",
+        *_text(f"{_OWN}.served_name"),
+        section="evaluation.unigenbench",
+    ),
+    Variable(
+        "UNIGENBENCH_WORKERS", *_number(f"{_OWN}.concurrency"), section="evaluation.unigenbench"
+    ),
+    # Algorithm (spec deepgen 2)
+    Variable("ATRAIN_ADV_CLIP_MAX", *_number("algorithm.advantage_clip")),
+    Variable(
+        "ATRAIN_NFT_BETA", *_number("algorithm.nft.strength"), why="with `algorithm.name: nft`"
+    ),
+    Variable(
+        "ATRAIN_NFT_ADV_CLIP_RANGE",
+        *_number("algorithm.advantage_clip"),
+        why="with `algorithm.name: nft`",
+    ),
+    *_names(
+        "ATRAIN_CLAMP_LOGPROB ATRAIN_CLAMP_LOGPROB_DIFF",
+        "log-probabilities that are not finite stop the run",
+    ),
+    Variable(
+        "ATRAIN_INCLUDE_LAST_DENOISE_STEP",
+        *_switch("rollout.window.include_last"),
+        why="not with CPS, whose last step has no noise",
+    ),
+    *_names("ATRAIN_GRPOGUARD_PAPER_IMPL", "`rollout.log_prob: ratio_norm` is the one form"),
+    *_names("ATRAIN_GRPOGUARD_HIGHCLIP_RANGE", "read and not applied there"),
+    # Logging (spec deepgen 2.13, 3, 8.2)
+    *_names(
+        "GRPO_PHASE_LOG_LEVEL GRPO_PHASE_LOG_FILE GRPO_PHASE_PRINT_ENABLED",
+        "seconds of each phase are metrics of every step (`time/*`)",
+    ),
+    *_names(
+        "DEBUG_CPS_SDE DEBUG_UNIFIED_REWARD DEBUG_OCR_VLLM JONB_DEBUG_OCR DEBUG_SWANLAB_VIS "
+        "DEBUG_EVAL_DEVICEISSUE",
+        "questions and scores are in the run's folder",
+    ),
+    Variable("WANDB_PROJECT", *_text("tracking.wandb.project")),
+    Variable(
+        "WANDB_RUN_NAME", *_text("tracking.wandb.run_name"), instead=("WANDB_NAME", "RUN_NAME")
+    ),
+    Variable("WANDB_MODE", *_mirror("tracking.wandb"), why="that there is one, `enabled` says"),
+    Variable("SWANLAB_PROJ_NAME", *_text("tracking.swanlab.project"), instead=("SWANLAB_PROJECT",)),
+    Variable("SWANLAB_EXP_NAME", *_text("tracking.swanlab.run_name")),
+    Variable("SWANLAB_MODE", *_mirror("tracking.swanlab"), why="that there is one, `enabled` says"),
+    *_names("WANDB_API_KEY", "a token: their package reads it, and it is in no file of ours"),
+)
+BY_NAME: Mapping[str, Variable] = {
+    name: one for one in VARIABLES for name in (*reversed(one.instead), one.name)
+}
+
+
+def taken(environment: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Those that are set and stand for a key, by name, as `resolve` takes them.
+
+    One that is set to nothing is not set; of several names of one, the first that is set counts.
+
+    Args:
+        environment: default: this process's.
+    """
+    environment = os.environ if environment is None else environment
+    found = {}
+    for one in VARIABLES:
+        names = [name for name in (one.name, *one.instead) if environment.get(name)]
+        if one.keys and names:
+            found[names[0]] = environment[names[0]]
+    return found
+
+
+def layer_of(variables: Mapping[str, str], recipe: Mapping[str, Any]) -> tuple[Layer, list[str]]:
+    """What variables set, as a layer above the recipe, and remarks on those that set nothing.
+
+    Args:
+        variables: name and text of each that was taken.
+        recipe: the values below, which say what judges are called and which sections there are.
+
+    Raises:
+        ConfigError: a name is none of VARIABLES.
+    """
+    layer, remarks = Layer(), []
+    for name, text in variables.items():
+        variable = BY_NAME.get(name)
+        if variable is None or not variable.keys:
+            raise ConfigError(f"variable {name}: stands for no key here; `atelier variables` lists")
+        section = _at(recipe, variable.section) if variable.section else {}
+        judge = section.get("judge") if isinstance(section, dict) else None
+        for key, value in variable.read(text).items():
+            if awaited := AWAITED_KEYS.intersection((*variable.keys, variable.section)):
+                remarks.append(f"{name}: does nothing: {min(awaited)} is not in this version")
+            elif section is None:
+                remarks.append(f"{name}: does nothing: the recipe has no {variable.section}")
+            elif JUDGE in key and not isinstance(judge, str):
+                remarks.append(f"{name}: does nothing: {variable.section} asks no judge")
+            else:
+                _put(layer, key.replace(JUDGE, str(judge)).split("."), value, Origin(f"${name}"))
+    return layer, list(dict.fromkeys(remarks))
+
+
+def _at(values: Mapping[str, Any], key: str) -> Any:
+    """What stands under a dotted key; None where nothing does."""
+    found: Any = values
+    for word in key.split("."):
+        found = found.get(word) if isinstance(found, Mapping) else None
+    return found
+
+
+def _put(layer: Layer, words: list[str], value: Any, origin: Origin) -> None:
+    section = layer.values
+    for depth, word in enumerate(words[:-1], start=1):
+        section = section.setdefault(word, {})
+        layer.origins.setdefault(tuple(words[:depth]), origin)
+    section[words[-1]] = value
+    layer.origins[tuple(words)] = origin

@@ -1,0 +1,158 @@
+"""Weights & Biases and SwanLab show what MLflow shows, where a run has them enabled.
+
+Like MLflow's, these mirrors read the run directory and nothing else, so a mirror that is lost, or
+was never reached, costs the run nothing and is made again at any time:
+
+    python -m atelier.tracking.mirrors RUN_DIRECTORY
+
+Offline, which is the default, a mirror is files below <run>/mirrors/: they are made whole, anew,
+when a stage has begun or ended, and sent by the mirror's own command. Online, rows are sent as they
+come, and <run>/mirrors/<name>.json says which were.
+
+    rows.py       what is shown: numbers by step, image grids
+    base.py       what a mirror can do
+    wandb.py, swanlab.py    the only modules that import these packages
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from atelier import telemetry
+from atelier.config.digest import digest
+from atelier.config.mirrors import MirrorConfig
+from atelier.config.resolve import load_stage_config
+from atelier.config.schema import RunConfig
+from atelier.processes.locks import hold
+from atelier.report.run_data import flat, stage_records
+from atelier.tracking.mirrors.base import Opening, Session
+from atelier.tracking.mirrors.rows import rows
+from atelier.tracking.run_directory import (
+    RunDirectory,
+    read_json_object,
+    read_run_file,
+    write_json,
+)
+
+__all__ = ["close", "has_mirrors", "is_left_alone", "sync"]
+
+telemetry.off_by_default()
+logger = logging.getLogger(__name__)
+
+LEAVE_ALONE_SECONDS = 60.0
+
+_left_alone_until: dict[str, float] = {}
+# Online runs that this process has open, by mirror and run directory.
+_open: dict[tuple[str, Path], Session] = {}
+
+
+def has_mirrors(run: RunDirectory) -> bool:
+    """Whether a run has any enabled."""
+    return any(load_stage_config(run.config("report")).tracking.mirrors())
+
+
+def sync(run: RunDirectory) -> bool:
+    """Bring every enabled mirror up to date.
+
+    Returns:
+        Whether all are. Where one is not (its package or its service fails, another process is at
+        it) nothing is lost, and a later call does the rest.
+    """
+    config = load_stage_config(run.config("report"))
+    return all([_synced(run, config, *one) for one in config.tracking.mirrors()])
+
+
+def is_left_alone(run: RunDirectory) -> bool:
+    """Whether a mirror of the run failed a short while ago, and is not tried yet."""
+    names = [name for name, _ in load_stage_config(run.config("report")).tracking.mirrors()]
+    return any(time.monotonic() < _left_alone_until.get(name, 0.0) for name in names)
+
+
+def close(run: RunDirectory) -> None:
+    """End this process's part of what is open online."""
+    for key in [one for one in _open if one[1] == run.root]:
+        _open.pop(key).close()
+
+
+def _synced(run: RunDirectory, config: RunConfig, name: str, section: MirrorConfig) -> bool:
+    if time.monotonic() < _left_alone_until.get(name, 0.0):
+        return False
+    try:
+        with hold(run.root / "locks" / f"{name}.pid") as other:
+            if other is not None:
+                return False
+            update = _made_anew if section.mode == "offline" else _followed
+            update(run, config, name, section)
+    except Exception as error:  # whatever a mirror does, it must not cost the run
+        _left_alone_until[name] = time.monotonic() + LEAVE_ALONE_SECONDS
+        if not threading.main_thread().is_alive():
+            return False  # a stage of a moment is over, and its process no longer imports anything
+        first_line = (str(error) or type(error).__name__).splitlines()[0]
+        logger.warning("%s: %.200s; the run goes on without it for a while", name, first_line)
+        logger.debug("mirror %s", name, exc_info=error)
+        return False
+    return True
+
+
+def _made_anew(run: RunDirectory, config: RunConfig, name: str, section: MirrorConfig) -> None:
+    """All files of an offline mirror, unless they are those of the run as it is."""
+    memory = _memory_file(run, name)
+    stages = {key: [one["started"], one["status"]] for key, one in stage_records(run).items()}
+    state = {"of": digest([stages, section.model_dump(mode="json")])}
+    if memory.exists() and read_json_object(memory) == state:
+        return
+    opening = _opening(run, config, name, section)
+    shutil.rmtree(opening.folder, ignore_errors=True)
+    session = _opened(name, opening)
+    try:
+        for row in rows(run, config):
+            session.log(row)
+    finally:
+        session.close()
+    write_json(memory, state)
+
+
+def _followed(run: RunDirectory, config: RunConfig, name: str, section: MirrorConfig) -> None:
+    """The rows that an online mirror was not sent yet."""
+    memory = _memory_file(run, name)
+    known: dict[str, Any] = read_json_object(memory) if memory.exists() else {}
+    sent = set(known.get("sent", []))
+    new = [row for row in rows(run, config) if row.name not in sent]
+    if not new:
+        return
+    key = (name, run.root)
+    if key not in _open:
+        _open[key] = _opened(name, _opening(run, config, name, section))
+    for row in new:
+        _open[key].log(row)
+    write_json(memory, {"sent": sorted(sent | {row.name for row in new})})
+
+
+def _opened(name: str, opening: Opening) -> Session:
+    opening.folder.mkdir(parents=True, exist_ok=True)
+    opens: Callable[[Opening], Session] = import_module(f"{__name__}.{name}").opened
+    return opens(opening)
+
+
+def _opening(run: RunDirectory, config: RunConfig, name: str, section: MirrorConfig) -> Opening:
+    description = read_run_file(run)
+    values = config.model_dump(mode="json", exclude={"tracking"})
+    return Opening(
+        id=str(description["id"]),
+        project=section.project,
+        run_name=section.run_name or str(description["run_name"]),
+        parameters=dict(flat(values)),
+        folder=run.root / "mirrors" / name,
+        mode=section.mode,
+    )
+
+
+def _memory_file(run: RunDirectory, name: str) -> Path:
+    return run.root / "mirrors" / f"{name}.json"

@@ -1,0 +1,247 @@
+"""W&B and SwanLab beside MLflow: the same numbers, from files of the run, made again when lost."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from atelier.config.plan import plan
+from atelier.config.resolve import load_stage_config, resolve
+from atelier.errors import PlanError
+from atelier.tracking import mirrors
+from atelier.tracking.mirrors.base import Opening
+from atelier.tracking.mirrors.rows import Row, rows
+from atelier.tracking.run_directory import RunDirectory
+from tests.support.fake_run import finish, open_fake_run, write_record, write_steps
+
+WANDB, SWANLAB = "tracking.wandb.enabled=true", "tracking.swanlab.enabled=true"
+EXPECTED = {
+    ("baseline/similarity", 0): 0.5,
+    **{("reward/mean", step): step / 100 for step in (1, 2, 3)},
+    **{("time/step", step): 1.0 for step in (1, 2, 3)},
+    ("final/similarity", 60): 0.7,
+}
+
+
+@pytest.fixture(autouse=True)
+def _forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mirrors, "_left_alone_until", {})
+    monkeypatch.setattr(mirrors, "_open", {})
+    logging.getLogger("atelier").propagate = True
+
+
+def run_of(folder: Path, *overrides: str) -> RunDirectory:
+    return open_fake_run(folder / "run-1", f"sqlite:///{folder / 'mlflow.db'}", *overrides)
+
+
+class Notebook:
+    """A mirror that notes what it is told."""
+
+    def __init__(self) -> None:
+        self.openings: list[Opening] = []
+        self.rows: list[Row] = []
+        self.closed = 0
+        self.fails = False
+
+    def opened(self, opening: Opening) -> Notebook:
+        if self.fails:
+            raise RuntimeError("no answer\nfor long")
+        self.openings.append(opening)
+        return self
+
+    def log(self, row: Row) -> None:
+        self.rows.append(row)
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+@pytest.fixture(name="notebook")
+def _notebook(monkeypatch: pytest.MonkeyPatch) -> Notebook:
+    notebook = Notebook()
+    monkeypatch.setattr(mirrors, "_opened", lambda name, opening: notebook.opened(opening))
+    return notebook
+
+
+def values(found: list[Row]) -> dict[tuple[str, int], float]:
+    return {(name, row.step): value for row in found for name, value in row.values.items()}
+
+
+def test_rows_are_what_mlflow_is_sent(tmp_path: Path) -> None:
+    run = run_of(tmp_path)
+    finish(run)
+    found = list(rows(run, load_stage_config(run.config("report"))))
+    assert EXPECTED.items() <= values(found).items()
+    assert ("evaluation/ocr/similarity", 2) in values(found)
+    assert not any(name == "kl" for name, _ in values(found)), "not a number is not shown"
+    assert [row.step for row in found if row.images] == [0, 2]
+    assert len({row.name for row in found}) == len(found)
+
+
+def test_what_is_not_enabled_is_left_alone(tmp_path: Path, notebook: Notebook) -> None:
+    run = run_of(tmp_path)
+    finish(run)
+    assert not mirrors.has_mirrors(run)
+    assert mirrors.sync(run)
+    assert not notebook.openings
+    assert not (run.root / "mirrors").exists()
+
+
+def test_offline_all_is_made_anew_when_a_stage_began_or_ended(
+    tmp_path: Path, notebook: Notebook
+) -> None:
+    run = run_of(tmp_path, WANDB, "tracking.wandb.project=mine", "tracking.wandb.run_name=first")
+    write_record(run, "train", status="running")
+    write_steps(run, range(1, 3))
+    assert mirrors.sync(run)
+    write_steps(run, range(3, 5))
+    assert mirrors.sync(run)
+    assert len(notebook.openings) == 1, "steps alone are no reason"
+    write_record(run, "train")
+    assert mirrors.sync(run)
+    assert [row.step for row in notebook.rows] == [1, 2, 1, 2, 3, 4]
+    assert notebook.closed == 2
+    opening = notebook.openings[1]
+    assert (opening.project, opening.run_name, opening.mode) == ("mine", "first", "offline")
+    assert opening.id == "run-1"
+    assert opening.parameters["algorithm.beta"] == 0.0
+    assert not any(key.startswith("tracking") for key in opening.parameters)
+
+
+def test_online_each_row_is_sent_once_by_whatever_process(
+    tmp_path: Path, notebook: Notebook
+) -> None:
+    run = run_of(tmp_path, SWANLAB, "tracking.swanlab.mode=online")
+    write_steps(run, range(1, 3))
+    assert mirrors.sync(run)
+    write_steps(run, range(3, 4))
+    assert mirrors.sync(run)
+    mirrors.close(run)
+    assert notebook.closed == 1
+    finish_again = write_steps  # a resumed trainer writes further steps
+    finish_again(run, range(4, 5))
+    assert mirrors.sync(run)
+    assert [row.step for row in notebook.rows] == [1, 2, 3, 4]
+    assert len(notebook.openings) == 2
+    (run.root / "mirrors/swanlab.json").unlink()  # lost: all is sent again
+    assert mirrors.sync(run)
+    assert len(notebook.rows) == 8
+
+
+def test_a_mirror_that_fails_costs_the_run_nothing(
+    tmp_path: Path, notebook: Notebook, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = run_of(tmp_path, WANDB)
+    finish(run)
+    notebook.fails = True
+    assert not mirrors.sync(run)
+    assert "wandb: no answer; the run goes on" in caplog.text
+    assert mirrors.is_left_alone(run)
+    notebook.fails = False
+    assert not mirrors.sync(run), "it is left alone for a while"
+    mirrors._left_alone_until.clear()
+    assert mirrors.sync(run)
+
+
+def test_a_missing_package_is_refused_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    def made(*overrides: str) -> None:
+        plan(resolve("tiny/base", overrides, Path(os.devnull)))
+
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    made()
+    for name in ("wandb", "swanlab"):
+        with pytest.raises(
+            PlanError, match=rf"tracking\.{name}\.enabled: .*pip install .*\[{name}\]"
+        ):
+            made(f"tracking.{name}.enabled=true")
+
+
+# With the real packages --------------------------------------------------------------------------
+
+
+def records(path: Path, block: int = 32768, header: int = 7) -> Iterator[bytes]:
+    """Records of a file of LevelDB's log format, as both packages write one."""
+    content, whole, place = path.read_bytes(), b"", header
+    while place + header <= len(content):
+        left = block - place % block
+        if left < header:
+            place += left
+            continue
+        _, length, kind = struct.unpack("<IHB", content[place : place + header])
+        whole += content[place + header : place + header + length]
+        place += header + length
+        if kind in (1, 4):  # all of it, or its last part
+            yield whole
+            whole = b""
+
+
+def in_wandb(folder: Path) -> dict[tuple[str, int], float]:
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    (file,) = folder.glob("wandb/offline-run-*/run-*.wandb")
+    found = {}
+    for one in records(file):
+        record = Record()
+        record.ParseFromString(one)
+        if record.WhichOneof("record_type") == "history":
+            row = {
+                item.key or "/".join(item.nested_key): json.loads(item.value_json)
+                for item in record.history.item
+            }
+            step = int(row.pop("step"))
+            own = {name: value for name, value in row.items() if not name.startswith("_")}
+            found |= {(name, step): value for name, value in own.items()}
+    return found
+
+
+def in_swanlab(folder: Path) -> dict[tuple[str, int], float]:
+    from swanlab.proto.swanlab.record.v1.record_pb2 import Record
+
+    (file,) = folder.glob("run-*/run-*.swanlab")
+    found = {}
+    for one in records(file):
+        record = Record()
+        record.ParseFromString(one)
+        if record.WhichOneof("record_type") == "scalar":
+            scalar = record.scalar
+            found[scalar.key, scalar.step] = scalar.value.number
+    return found
+
+
+READERS = {"wandb": in_wandb, "swanlab": in_swanlab}
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_the_packages_files_hold_the_run(name: str, tmp_path: Path) -> None:
+    """In a process of its own, as after an outage: these packages keep much in theirs."""
+    pytest.importorskip(name, reason=f"the extra {name} is not installed")
+    run = run_of(tmp_path, f"tracking.{name}.enabled=true")
+    finish(run)
+    folder = run.root / "mirrors" / name
+
+    def make() -> dict[tuple[str, int], float]:
+        command = [sys.executable, "-m", "atelier.tracking.mirrors", str(run.root)]
+        own = {"HOME": str(tmp_path), f"{name.upper()}_MODE": "online", "WANDB_PROJECT": "other"}
+        done = subprocess.run(
+            command, env={**os.environ, **own}, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        assert done.stdout == ""
+        return READERS[name](folder)
+
+    found = make()
+    numbers = {key: value for key, value in found.items() if isinstance(value, int | float)}
+    assert EXPECTED.items() <= numbers.items()
+    assert ("evaluation/ocr/similarity", 2) in numbers
+    assert len(list(folder.rglob("*.png"))) == 2
+    shutil.rmtree(run.root / "mirrors")
+    assert make() == found
