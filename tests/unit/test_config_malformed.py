@@ -111,7 +111,7 @@ CONFIG = {
         None, "", ["evaluation.suite=pair_comp"], ["evaluation.suite", "did you mean paircomp?"],
     ),
     "a recipe like no other": (
-        None, "recipe: qqq\n", [], ["there is no recipe 'qqq' (", "are known, of deepgen, janus-pro-1b, "],
+        None, "recipe: qqq\n", [], ["no recipe 'qqq' (", "known, of deepgen, janus-pro-1b, "],
     ),
     "fields that exclude each other": (
         "export:\n  formats: [adapter]\n", "", ["data.source=geneval"],

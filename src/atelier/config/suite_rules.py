@@ -101,8 +101,8 @@ def suite_conflicts(evaluation: EvaluationConfig, judges: Mapping[str, JudgeConf
 
 def _wordless_conflicts(evaluation: EvaluationConfig, suite: str, name: str) -> Problems:
     """A judge that says yes or no only, in a suite that needs lists or marks."""
-    listed = {"mmmg": evaluation.mmmg, "unigenbench": evaluation.unigenbench}
-    in_lists = suite in listed and listed[suite].ask == "together"
+    ways = {"mmmg": evaluation.mmmg.ask, "unigenbench": evaluation.unigenbench.ask}
+    in_lists = ways.get(suite) == "together"
     if suite == "complex_edit" or in_lists:
         or_each = f", or evaluation.{suite}.ask to each" if in_lists else ""
         yield (
