@@ -106,6 +106,9 @@ def test_words_and_switches_are_those_of_the_schema() -> None:
     data = of("tiny/base", {"DATASET_CONFIG": "a.yaml", "EVAL_DATASET_CONFIG": "b.yaml"}).data
     assert (data.path, data.source) == ("a.yaml", "deepgen")
     assert (data.heldout_path, data.heldout_source) == ("b.yaml", "deepgen_eval")
+    models = {"SD3_5_MODEL_NAME_OR_PATH": "sd3", "QWEN2_5_VL_MODEL_NAME_OR_PATH": "qwen"}
+    bases = of("tiny/base", models).policy.bases
+    assert (bases.pipeline, bases.vlm) == ("sd3", "qwen")
 
 
 def test_the_guides_addresses_are_those_of_its_recipe(tmp_path: Path) -> None:
