@@ -68,7 +68,6 @@ _EDITS = {
     "gold_edited": "edited",
     "gold_following": "following",
     "gold_preserving": "preserving",
-    "judge_edited": "judge: edited",
 }
 BOARDS = {
     board.name: board
