@@ -143,7 +143,7 @@ def test_the_loss_of_a_picture_is_flow_matching_at_its_own_level() -> None:
         sigma = training_level(uniform("level", one.key), shift)
         noisy = (1 - sigma) * clean + sigma * noise
         timestep = torch.tensor([1000 * sigma])
-        conditions = policy().encode([one.caption])
+        conditions = policy().encode_texts([one.caption])
         velocity = policy().velocity(policy().module, noisy, timestep, conditions, 1.0)
         alone = flow_matching_loss(velocity, clean, noise)
         assert losses[place].item() == pytest.approx(alone.item(), rel=1e-5)
