@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import click
 
+from atelier.cli.evaluations import asked_evaluation
+
 # Score -> what the benchmark calls it.
 NAMES = {
     "following": "IF",
@@ -32,30 +34,13 @@ def summary(name: str, by: str | None) -> None:
     FOLDER is that of an evaluation by the suite complex_edit, or a run (its directory or id). IF is
     instruction following, IP identity preservation, PQ perceptual quality, O the mean of the three.
     """
-    from atelier.errors import DataError
-    from atelier.evaluation.files import read_evaluation
     from atelier.evaluation.statistics import Interval
     from atelier.evaluation.suites.complex_edit import SCORES, require_rows, table
-    from atelier.legible import legible, legible_value
     from atelier.report.text_tables import aligned
-    from atelier.stages.find_run import find_evaluation
 
-    if not name:
-        raise click.UsageError("FOLDER is empty; name an evaluation or a run")
-    folder = find_evaluation(name)
-    evaluation = read_evaluation(folder)
-    suite = evaluation.summary.get("suite")
-    if suite != "complex_edit":
-        raise DataError(
-            f"{folder}: an evaluation by the suite {legible(str(suite))}, not complex_edit"
-        )
-    headline = evaluation.summary.get("headline", "")
-    who = by or headline.partition("_")[0]
-    if who not in SCORES:
-        raise DataError(
-            f"{folder}: no headline of this suite: {legible_value(headline)}; give --by"
-        )
-    require_rows(folder / "scores.jsonl", evaluation.rows, who)
+    asked = asked_evaluation(name, "complex_edit", by, SCORES)
+    evaluation, who = asked.evaluation, asked.who
+    require_rows(asked.folder / "scores.jsonl", evaluation.rows, who)
     scores = [one for one in NAMES if one in SCORES[who]]
 
     def cell(one: Interval | None) -> str:

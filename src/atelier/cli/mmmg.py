@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import click
 
+from atelier.cli.evaluations import asked_evaluation
+
 SCORES = ("mmmg", "official", "fidelity")
 
 
@@ -33,29 +35,14 @@ def summary(name: str, score: str, by: str | None) -> None:
     FOLDER is that of an evaluation by the suite mmmg, or a run (its directory or id). Avg is the
     leaderboard's: the unweighted mean of the tiers' means.
     """
-    from atelier.errors import DataError
-    from atelier.evaluation.files import read_evaluation
     from atelier.evaluation.suites.mmmg import WHO, require_rows, table_of
-    from atelier.legible import legible, legible_value
     from atelier.mmmg.benchmark import DISCIPLINES, TIERS, differences
     from atelier.mmmg.tables import Mean
     from atelier.report.text_tables import aligned
-    from atelier.stages.find_run import find_evaluation
 
-    if not name:
-        raise click.UsageError("FOLDER is empty; name an evaluation or a run")
-    folder = find_evaluation(name)
-    evaluation = read_evaluation(folder)
-    suite = evaluation.summary.get("suite")
-    if suite != "mmmg":
-        raise DataError(f"{folder}: an evaluation by the suite {legible(str(suite))}, not mmmg")
-    headline = evaluation.summary.get("headline", "")
-    who = by or headline.partition("_")[0]
-    if who not in WHO:
-        raise DataError(
-            f"{folder}: no headline of this suite: {legible_value(headline)}; give --by"
-        )
-    require_rows(folder / "scores.jsonl", evaluation.rows, f"{who}_{score}")
+    asked = asked_evaluation(name, "mmmg", by, WHO)
+    evaluation, who = asked.evaluation, asked.who
+    require_rows(asked.folder / "scores.jsonl", evaluation.rows, f"{who}_{score}")
     found = table_of(evaluation.rows, f"{who}_{score}")
 
     def cell(one: Mean | None) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from atelier.cli.evaluations import asked_evaluation
 from atelier.config.paths import is_file
 from atelier.errors import DataError
 
@@ -91,27 +92,13 @@ def _tell_failures(found: Table, failures: str) -> None:
 
 def _of_evaluation(name: str, by: str | None) -> tuple[list[dict[str, Any]], str, int]:
     """Rows, whose verdicts, and resamples, of an evaluation."""
-    from atelier.evaluation.files import read_evaluation
     from atelier.evaluation.suites.unigenbench import require_rows
     from atelier.evaluation.units import POINT_JUDGES
-    from atelier.legible import legible, legible_value
-    from atelier.stages.find_run import find_evaluation
 
-    folder = find_evaluation(name)
-    evaluation = read_evaluation(folder)
-    suite = evaluation.summary.get("suite")
-    if suite != "unigenbench":
-        raise DataError(
-            f"{folder}: an evaluation by the suite {legible(str(suite))}, not unigenbench"
-        )
-    headline = evaluation.summary.get("headline", "")
-    who = by or headline.partition("_")[0]
-    if who not in POINT_JUDGES:
-        raise DataError(
-            f"{folder}: no headline of this suite: {legible_value(headline)}; give --by"
-        )
-    require_rows(folder / "scores.jsonl", evaluation.rows)
-    return evaluation.rows, who, evaluation.summary["bootstrap_samples"]
+    asked = asked_evaluation(name, "unigenbench", by, POINT_JUDGES)
+    evaluation = asked.evaluation
+    require_rows(asked.folder / "scores.jsonl", evaluation.rows)
+    return evaluation.rows, asked.who, evaluation.summary["bootstrap_samples"]
 
 
 def _of_file(path: Path, by: str | None) -> tuple[list[dict[str, Any]], str, int]:
