@@ -9,6 +9,7 @@ import pytest
 
 from atelier.config.plan import plan
 from atelier.config.resolve import resolve
+from atelier.config.suite_rules import has_test_points
 from atelier.errors import ConfigError, PlanError
 
 
@@ -102,3 +103,17 @@ def test_the_embedded_judge_compares_by_yes_or_no_only() -> None:
 def test_a_comparison_by_p_yes_costs_a_question_an_image() -> None:
     images = planned().images
     assert planned().judge_calls == 2 * images  # and one for yes_no
+
+
+def test_a_mixture_has_the_test_points_of_its_data_sets() -> None:
+    """Scenes have some, a file of plain prompts none; one data set with some is enough."""
+    suite = ("evaluation.suite=unigenbench", "evaluation.unigenbench={judge: j}")
+    judge = "judges.j={placement: remote, urls: ['http://127.0.0.1:9/v1'], model: m}"
+    planned(*suite, judge)
+    plain = "{source: plain, path: README.md, rewards: {yes_no: 1}}"
+    one = resolve(
+        "tiny/mixture", [*suite, judge, f"data.datasets.more={plain}"], Path(os.devnull)
+    ).data
+    assert has_test_points(one, "mixture")
+    only = one.model_copy(update={"datasets": {"more": one.datasets["more"]}})
+    assert not has_test_points(only, "mixture")

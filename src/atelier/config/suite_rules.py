@@ -157,8 +157,8 @@ def suite_rejections(config: RunConfig) -> Problems:
     if evaluation.suite == "unigenbench" and not has_test_points(data, heldout):
         yield (
             "evaluation.suite",
-            "unigenbench needs held-out test points: data.source unigenbench, or scenes with "
-            "data.scene_task draw",
+            "unigenbench needs held-out test points: data.source unigenbench or a mixture with it, "
+            "or scenes with data.scene_task draw",
         )
     may_ask = evaluation.suite in evaluation.judges_of_suites
     if evaluation.suite == "yes_no" and not evaluation.judge:
@@ -289,8 +289,12 @@ def has_graphs(data: DataConfig, source: str) -> bool:
 
 
 def has_test_points(data: DataConfig, source: str) -> bool:
-    """Whether prompts of a source have test points."""
-    return data.scene_task == "draw" if source == "scenes" else source == "unigenbench"
+    """Whether prompts of a source, or some of a mixture's, have test points."""
+    if source == "mixture":
+        return any(has_test_points(one, one.source) for one in data.parts().values())
+    if source == "scenes":
+        return data.scene_task == "draw"
+    return source in ("unigenbench", "deepgen_eval")
 
 
 def has_levels(data: DataConfig, source: str) -> bool:

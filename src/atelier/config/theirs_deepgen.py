@@ -9,7 +9,7 @@ DEEPGEN_PAGE = "docs/coming-from-deepgen-rl.md"
 AWAITED_KEYS: frozenset[str] = frozenset()
 
 # The same of recipes.
-AWAITED_RECIPES = frozenset({"deepgen/mr-grpo"})
+AWAITED_RECIPES: frozenset[str] = frozenset()
 
 # Parameters without their dashes, and ours; () where nothing is to be set.
 PARAMETERS: dict[str, tuple[str, ...]] = {
