@@ -34,13 +34,13 @@ from atelier.rewards.registry import reachable_judges
 
 
 def rows_of_draws(
-    config: RunConfig, prompts: list[Prompt], draws: int, device: str
+    config: RunConfig, prompts: list[Prompt], draws: int, device: str, answers: Path
 ) -> Iterator[list[dict[str, Any]]]:
     """The scored rows of every draw, an image a prompt, each from noise of its own."""
     policy = load_policy(config, device, prompts=[one.text for one in prompts])
     requests = image_requests(prompts, config.evaluation)
     asked = [one for one in (config.evaluation.judge,) if one is not None]
-    with suite_judge(config, reachable_judges(config.judges, {}, asked)) as judge:
+    with suite_judge(config, reachable_judges(config.judges, {}, asked), answers) as judge:
         for draw in range(draws):
             keys = [one.key(config.evaluation.seed + draw) for one in requests]
             images = policy.generate(policy.module, [one.prompt for one in requests], keys)
@@ -62,7 +62,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         prepare(config.data, Path(folder))
         prompts = read_prompts(Path(folder) / "heldout.parquet")[: config.evaluation.prompts]
-        drawn = list(rows_of_draws(config, prompts, arguments.images, arguments.device))
+        answers = Path(folder) / "answers"
+        drawn = list(rows_of_draws(config, prompts, arguments.images, arguments.device, answers))
     names = [arguments.by, *arguments.report]
     table = {name: np.array([[row[name] for row in rows] for rows in drawn]).T for name in names}
     sys.stdout.write("   ".join(["n  ", *names]) + "\n")

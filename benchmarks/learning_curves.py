@@ -52,7 +52,8 @@ def baseline(root: Path, recipe: str, overrides: list[str], device: str) -> dict
         [one.prompt for one in requests],
         [one.key(config.evaluation.seed) for one in requests],
     )
-    with suite_judge(config, reachable_judges(config.judges, {}, _asked(config))) as judge:
+    judges = reachable_judges(config.judges, {}, _asked(config))
+    with suite_judge(config, judges, run.root / "answers") as judge:
         return _means(evaluate(images, prompts, config.evaluation, judge))
 
 
@@ -80,7 +81,8 @@ def score(run: RunDirectory, folder: Path) -> dict[str, float]:
     """One point of a curve, scored in a process of its own: reading takes longer than training."""
     config = load_stage_config(run.config("train"))
     prompts = read_prompts(run.data / "heldout.parquet")[: config.evaluation.periodic_prompts]
-    with suite_judge(config, reachable_judges(config.judges, {}, _asked(config))) as judge:
+    judges = reachable_judges(config.judges, {}, _asked(config))
+    with suite_judge(config, judges, folder / "answers") as judge:
         evaluation = score_folder(folder, prompts, config.evaluation, judge)
     return {"step": int(folder.name.removeprefix("step-")), **_means(evaluation)}
 
