@@ -36,6 +36,9 @@ def test_a_recipe_trains_on_the_embedded_model(recipe: str, tmp_path: Path) -> N
     if recipe.endswith("pair-grpo"):
         assert sum(sample["ground_truth"] for sample in kept) == 4
         truths = [one["total"] for one in kept if one["ground_truth"]]
+        drawn = [one["total"] for one in kept if not one["ground_truth"]]
+        assert rows[-1]["ground_truth/share"] == 0.5
+        assert rows[-1]["reward/drawn"] == pytest.approx(sum(drawn) / 4, abs=1e-5)
         assert max(truths) > 0.9
         assert min(truths) < 0.1
     images = list((run.train / "evaluation").rglob("*.png"))

@@ -20,12 +20,13 @@ from atelier.algorithms.grpo import Grpo
 from atelier.algorithms.kl import k3, latent_mean, velocity
 from atelier.algorithms.policy_loss import clipped_policy_loss
 from atelier.config.schema import AlgorithmConfig, EmaConfig
+from atelier.data.prompts import Prompt
 from atelier.dynamics.log_probs import gaussian_mean, ratio_norm
 from atelier.dynamics.transitions import Transition, cps, flow_sde, steps_of, wan_sde
 from atelier.errors import Stopped
-from atelier.policies.base import Replay
+from atelier.policies.base import Replay, Sample
 from atelier.training.ema import Ema, ema_decay
-from atelier.training.scores import StepScores
+from atelier.training.scores import StepScores, truth_metrics
 
 GROUPS = torch.tensor([0, 0, 0, 1, 1, 1])
 REWARDS = torch.tensor([0, 0.5, 1, 0.2, 0.2, 0.8])
@@ -353,3 +354,15 @@ def test_golden_ema_of_a_jump() -> None:
         seen[n] = ema.weights["w"].item()
     assert seen[6] == 1
     assert [seen[7], seen[15], seen[23]] == pytest.approx([1.529412, 1.698824, 1.780963], abs=1e-6)
+
+
+def test_ground_truth_is_told_apart_from_what_was_drawn():
+    """Four images, the last two given; a drawn one has no score."""
+    total = torch.tensor([0.5, float("nan"), 1.0, 0.0])
+    scored = StepScores(torch.arange(4), total, ~total.isnan(), torch.zeros(4), {}, None)
+    prompt = Prompt(0, 0, "a red circle")
+    samples = [Sample(i, 0, prompt, truth=prompt if i > 1 else None) for i in range(4)]
+    assert truth_metrics(scored, samples) == {"ground_truth/share": 0.5, "reward/drawn": 0.5}
+    assert truth_metrics(scored, samples[:2] * 2)["ground_truth/share"] == 0
+    given = [Sample(i, 0, prompt, truth=prompt) for i in range(4)]
+    assert truth_metrics(scored, given) == {"ground_truth/share": 1.0}

@@ -83,6 +83,19 @@ def comparison_metrics(scores: StepScores, min_valid_in_group: float) -> dict[st
     }
 
 
+def truth_metrics(scores: StepScores, samples: Sequence[Sample]) -> dict[str, float]:
+    """How much of a step is ground truth, and the mean reward of the images that were drawn:
+    `reward/mean` is of both, and moves when less ground truth takes part.
+
+    Args:
+        samples: of the whole step, by their index.
+    """
+    given = torch.tensor([one.truth is not None for one in samples])[scores.index]
+    drawn = scores.total[scores.valid & ~given].double()
+    share = {"ground_truth/share": float(given.double().mean())}
+    return share | ({"reward/drawn": float(drawn.mean())} if len(drawn) else {})
+
+
 def _weighted(values: Tensor, weights: Tensor) -> Tensor:
     """Weight times score [N], 0 where the weight is, even of a score that is missing."""
     return torch.where(weights != 0, weights * values.double(), 0.0)

@@ -21,12 +21,14 @@ from atelier.config.schema import RunConfig
 from atelier.data.prompts import Prompt
 from atelier.evaluation.files import write_images
 from atelier.evaluation.requests import ImageRequest, image_requests
+from atelier.policies.base import Sample
+from atelier.training.batches import step_samples
 from atelier.training.distributed import World
 from atelier.training.experience import Collector, Experience, InFlight
 from atelier.training.journal import Journal
 from atelier.training.measures import Stopwatch, peak_memory
 from atelier.training.samples import keep_samples, keeps_samples
-from atelier.training.scores import comparison_metrics
+from atelier.training.scores import comparison_metrics, truth_metrics
 from atelier.training.session import Session
 from atelier.training.updates import Learner
 
@@ -86,7 +88,12 @@ class Trainer:
         with watch("update"):
             metrics = self.learner.learn(flight)
         compared = comparison_metrics(scores, self.config.rewards.min_valid_in_group)
+        if self.config.algorithm.ground_truth.enabled:
+            compared |= truth_metrics(scores, self._samples(step))
         return ahead, {**flight.metrics, **scores.summary(), **compared, **metrics}
+
+    def _samples(self, step: int) -> list[Sample]:
+        return step_samples(self.collector.prompts, step, self.config)
 
     def _collect(self, flight: InFlight, watch: Stopwatch) -> Experience:
         """Wait for the scores; keep the best and worst images of some steps."""
