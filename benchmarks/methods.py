@@ -192,7 +192,8 @@ def draw(table: pd.DataFrame, board: Board) -> None:
             title=f"held-out {board.scores[metric]}", xlabel=f"step ({board.images} images each)"
         )
         axis.grid(alpha=0.3)
-    axes[1].legend(fontsize=7, loc="upper left")
+    lines, labels = axes[0].get_legend_handles_labels()
+    figure.legend(lines, labels, fontsize=7, loc="outside lower center", ncols=4)
     figure.savefig(board.picture, dpi=110)
 
 
