@@ -2,9 +2,11 @@
 
 import os
 import signal
+from pathlib import Path
 
 import pytest
 
+from atelier.config.resolve import resolve
 from atelier.errors import ConfigError, Stopped
 from atelier.stages import run_file
 from atelier.tracking.run_directory import RunDirectory
@@ -16,7 +18,8 @@ def opened(tmp_path, monkeypatch):
     monkeypatch.setenv("ATELIER_RUNS", str(tmp_path))
     monkeypatch.setattr(run_file, "_opened", [RunDirectory(tmp_path / "3f2a")])
     monkeypatch.setattr(command_line, "require_chosen_server", lambda: None)
-    monkeypatch.setattr(command_line, "check_opening", lambda *_: None)
+    config = resolve("tiny/flow-grpo-fast", [], Path(os.devnull))
+    monkeypatch.setattr(command_line, "check_opening", lambda *_: config)
     monkeypatch.setattr(command_line, "show_logs", lambda _: None)  # for the whole process
 
 

@@ -374,7 +374,7 @@ def test_a_line_that_is_wrong_is_named(tmp_path: Path, changed: Any, why: str) -
     [
         ("", "the file is empty"),
         ("a,b\n1,2\n", "line 1: columns index, scores, testpoints or"),
-        ("index,testpoints,scores\n", "no verdicts"),
+        ("index,testpoints,scores\n", "no rows below the header"),
         ("index,testpoints,scores\n1,Style,[1]\n", "line 2: key 'testpoints': a list of names"),
         ("index,testpoints,scores\n1,\"['Style']\",[1\n", "line 2: key 'scores'"),
         ("index,testpoint,result_json\n1,['Style'],{\n", "line 2: key 'scores'"),

@@ -7,7 +7,11 @@ import pytest
 import torch
 from PIL import Image
 
-from atelier.algorithms.advantages import each_reward_advantages, group_advantages
+from atelier.algorithms.advantages import (
+    each_reward_advantages,
+    group_advantages,
+    weight_shares,
+)
 from atelier.config.rewards import RewardsConfig
 from atelier.data.readers import deepgen
 from atelier.errors import ConfigError
@@ -179,7 +183,8 @@ def test_each_reward_is_compared_where_it_counts():
         "b": torch.tensor([0.0, 0.0, 0.0, 0.5, 0.5, 0.5]),
     }
     groups, valid = torch.tensor([0, 0, 0, 1, 1, 1]), torch.ones(6, dtype=torch.bool)
-    found = each_reward_advantages(rewards, weights, groups, valid)
+    shares = weight_shares(weights, valid)
+    found = each_reward_advantages(rewards, shares, groups, valid)
     alone = torch.where(groups == 0, rewards["a"], rewards["b"])
     assert found.tolist() == pytest.approx(group_advantages(alone, groups, valid).tolist())
 

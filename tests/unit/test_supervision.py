@@ -150,9 +150,10 @@ def test_the_loss_of_a_picture_is_flow_matching_at_its_own_level() -> None:
 
 
 def test_a_picture_of_any_size_is_its_middle_square(tmp_path: Path) -> None:
-    """Left and right of the middle there may be anything."""
-    middle = np.full((100, 300, 3), 200, np.uint8)
-    middle[:, :100], middle[:, 200:] = 0, 90
+    """Left and right of the middle, and of what is mixed with it in resizing, there may be
+    anything."""
+    middle = np.full((100, 400, 3), 200, np.uint8)
+    middle[:, :100], middle[:, 300:] = 0, 90
     other = np.full((100, 100, 3), 200, np.uint8)
     batch = []
     for name, pixels in (("wide", middle), ("square", other)):
