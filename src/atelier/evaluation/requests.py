@@ -13,6 +13,8 @@ from atelier.data.prompts import Prompt
 from atelier.data.rows import whole_pairs
 from atelier.errors import DataError
 
+MOST_IMAGES = 10**6  # of a prompt, of which a file can tell
+
 
 @dataclass(frozen=True)
 class ImageRequest:

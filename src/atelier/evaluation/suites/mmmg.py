@@ -22,7 +22,7 @@ from atelier.data.readers.problems import Problems
 from atelier.evaluation.gold_columns import require_gold
 from atelier.evaluation.image_statistics import NAMES
 from atelier.evaluation.judging import SuiteJudge
-from atelier.evaluation.requests import ImageRequest
+from atelier.evaluation.requests import MOST_IMAGES, ImageRequest
 from atelier.evaluation.suite import Images, Rows, Scored, Suite, row, score_batch
 from atelier.evaluation.units import part
 from atelier.legible import legible, legible_value
@@ -42,7 +42,6 @@ METRICS = (
     *NAMES,
 )
 BATCH = 16
-MOST_IMAGES = 10**6  # of a prompt, of which a file can tell
 
 
 def score(

@@ -27,7 +27,7 @@ from atelier.evaluation.judgement_files import as_judgements
 from atelier.evaluation.judging import ASKED_AT_ONCE, SuiteJudge
 from atelier.evaluation.point_questions import Judged, ask
 from atelier.evaluation.point_tables import as_json, table
-from atelier.evaluation.requests import ImageRequest
+from atelier.evaluation.requests import MOST_IMAGES, ImageRequest
 from atelier.evaluation.suite import Images, Rows, Scored, Suite, row
 from atelier.evaluation.units import POINT_JUDGES, is_judged, point_metric
 from atelier.legible import legible_value
@@ -42,7 +42,6 @@ METRICS = (
     *NAMES,
 )
 POINT_KEYS = ("point", "description", *POINT_JUDGES, "remark")
-MOST_IMAGES = 10**6  # of a prompt, of which a file can tell
 
 
 def score(
