@@ -5,7 +5,6 @@ The language model is there only while it is needed; it is larger than the trans
 
 from __future__ import annotations
 
-import gc
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from atelier.policies.deepgen.inputs import Asked, Reader
 from atelier.policies.deepgen.reading import fused_states
 from atelier.policies.deepgen.source import Source
 from atelier.policies.embedding_cache import Embedding, fingerprint, open_cache
+from atelier.policies.freeing import give_back
 from atelier.policies.language.plain_text import require_plain
 
 BATCHES_KEPT = 8  # of prompts that were encoded together
@@ -114,9 +114,7 @@ class PromptReader:
         if self._parts is None:
             return
         self._parts = None
-        gc.collect()  # modules refer to themselves: without it they stay until some later time
-        if self._device.type == "cuda":
-            torch.cuda.empty_cache()
+        give_back(self._device)
 
     def fingerprint(self) -> str:
         """What every embedding depends on beside its prompt, as 64 hex digits."""

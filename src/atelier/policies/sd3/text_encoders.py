@@ -6,7 +6,6 @@ that is new, and freed when all prompts of a run are encoded.
 
 from __future__ import annotations
 
-import gc
 from pathlib import Path
 
 import torch
@@ -14,6 +13,7 @@ from diffusers import StableDiffusion3Pipeline
 
 from atelier.config.schema import PolicyConfig
 from atelier.policies.embedding_cache import Embedding, fingerprint
+from atelier.policies.freeing import give_back
 from atelier.policies.sd3.loading import load_text_encoders
 
 _PARTS = ("text_encoder*", "tokenizer*")
@@ -53,9 +53,7 @@ class TextEncoders:
         if self._pipeline is None:
             return
         self._pipeline = None
-        gc.collect()  # modules refer to themselves: without it they stay until some later time
-        if self._device.type == "cuda":
-            torch.cuda.empty_cache()
+        give_back(self._device)
 
     def fingerprint(self) -> str:
         """What every embedding depends on beside its prompt, as 64 hex digits."""
