@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 
 from atelier.config.facts.janus import JanusFacts
 from atelier.config.facts.read import known_facts, read_model_facts
@@ -216,7 +217,7 @@ class TestWeightsOfAnotherFile:
     """policy.path names a .pth, and policy.layout what it is."""
 
     def test_the_layout_says_the_sizes(self, written: dict[str, Path], tmp_path: Path) -> None:
-        (tmp_path / "tuned.pth").touch()
+        torch.save({}, tmp_path / "tuned.pth")
         weights = f"policy.path={tmp_path / 'tuned.pth'}"
         facts = read_model_facts(configured(weights, f"policy.layout={written['whole']}"))
         assert facts == facts_of(written["whole"])
@@ -225,7 +226,7 @@ class TestWeightsOfAnotherFile:
         assert not made.model_is_here
 
     def test_what_does_not_fit(self, written: dict[str, Path], tmp_path: Path) -> None:
-        (tmp_path / "tuned.pth").touch()
+        torch.save({}, tmp_path / "tuned.pth")
         weights, layout = f"policy.path={tmp_path / 'tuned.pth'}", written["whole"]
         away = refusal("policy.path=away.pth", f"policy.layout={layout}")
         assert "policy.path: there is no file away.pth" in away
@@ -244,3 +245,43 @@ class TestWeightsOfAnotherFile:
         assert "is a directory, only a hub id has revisions" in refusal(
             weights, f"policy.layout={layout}", "policy.revision=main"
         )
+
+    @pytest.mark.parametrize(
+        ("share", "what"), [(0.0, "is empty"), (0.5, "is cut off"), (None, "is no file of torch")]
+    )
+    def test_a_file_without_weights(
+        self, written: dict[str, Path], tmp_path: Path, share: float | None, what: str
+    ) -> None:
+        file = tmp_path / "tuned.pth"
+        torch.save({"a": torch.zeros(99)}, file)
+        whole = file.read_bytes()
+        file.write_bytes(b"weights" if share is None else whole[: int(len(whole) * share)])
+        said = refusal(f"policy.path={file}", f"policy.layout={written['whole']}")
+        assert f"policy.path: {file} {what}" in said
+
+
+@pytest.mark.parametrize(("rounds", "fits"), [(3, True), (4, False)])
+def test_rounds_that_no_prompt_is_short_enough_for(model: Path, rounds: int, fits: bool) -> None:
+    """Three images of 64 tokens and two answers of 10 are 212, a fourth makes it 286."""
+    file = model / "config.json"
+    said = json.loads(file.read_text())
+    said["text_config"]["max_position_embeddings"] = 250
+    file.write_text(json.dumps(said))
+    tokens = facts_of(model).images.tokens
+    assert tokens == 64
+    settings = ["rollout.kind=introspect", "rollout.introspection.answer_tokens=10"]
+    settings += [f"policy.path={model}", f"rollout.introspection.rounds={rounds}"]
+    if fits:
+        plan(configured(*settings))
+    else:
+        assert "rollout.introspection.rounds: 4 images and the answers between them are 286" in (
+            refusal(*settings)
+        )
+
+
+def test_positions_that_are_no_number(model: Path) -> None:
+    file = model / "config.json"
+    said = json.loads(file.read_text())
+    said["text_config"]["max_position_embeddings"] = "long"
+    file.write_text(json.dumps(said))
+    assert "text_config.max_position_embeddings is 'long'" in refusal(f"policy.path={model}")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from PIL import Image
 
 from atelier.cli.application import application
 from atelier.config.paths import repository_root
@@ -98,6 +99,31 @@ def test_what_is_not_used_of_a_file_is_said_by_plan_and_prepare(
     for split, left_out in (("train", 14), ("heldout", 2)):
         mine = any(split in one for one in more)
         assert (f"{left_out} more than data.{split}_prompts left out" in said) == mine
+
+
+def test_a_plan_says_how_many_prompts_have_a_picture(tmp_path: Path) -> None:
+    settings = paired(tmp_path)
+    pairs = [dict(one) for one in PAIRS]
+    Image.new("RGB", (8, 8)).save(tmp_path / "dog.png")
+    pairs[20] |= {"image1": "dog.png", "image2": "dog.png"}
+    pairs[21] |= {"image1": "dog.png"}
+    (tmp_path / "pairs.json").write_text(json.dumps(pairs))
+    base = [*settings, "policy.family=janus", "policy.path=assets/tiny-janus"]
+    learning = prompts_here(truthful(base))
+    assert learning is not None
+    assert learning.with_truth == 3
+    unused = prompts_here(truthful(base, "algorithm.ground_truth.enabled=false"))
+    assert unused is not None
+    assert unused.with_truth is None
+    (tmp_path / "pairs.json").write_text(json.dumps(PAIRS))
+    with pytest.raises(PlanError, match=r"ground_truth\.enabled: none of the 74 training prompts"):
+        prompts_here(truthful(base))
+
+
+def truthful(settings: list[str], *more: str) -> RunConfig:
+    """The recipe of pairs with what they ask for, which learns from pictures."""
+    unset = ("rewards.yes_no=null",)
+    return resolve("tiny-janus/pair-grpo", [*settings, *unset, *more], Path(os.devnull))
 
 
 def test_enough_prompts_are_no_remark(signs: Path) -> None:

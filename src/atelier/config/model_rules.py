@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from zipfile import is_zipfile
 
 from atelier.config.facts.deepgen import of_checkpoint
+from atelier.config.facts.janus import JanusFacts
 from atelier.config.facts.qwen import QwenFacts
 from atelier.config.facts.read import Facts, source
 from atelier.config.paths import from_root, is_file
@@ -22,6 +24,8 @@ _TRAINED = {
     "janus": "the language model",
     "qwen": "the text encoder's language model",
 }
+# How a file of torch.save begins: an archive, or before torch 1.6 a bare pickle.
+_ZIP, _PICKLE = b"PK\x03\x04", b"\x80"
 _DRAWN = {"text": "draw", "edit": "edit"}  # what each kind of Qwen-Image's pipelines does
 
 
@@ -47,11 +51,29 @@ def model_rejections(config: RunConfig, facts: Facts | None) -> Rejections:
             "policy.lora.target_modules",
             f"{names} names no linear layer of {_TRAINED[policy.family]}, or other modules, too",
         )
+    if isinstance(facts, JanusFacts):
+        yield from _position_rejections(config, facts)
     if isinstance(facts, QwenFacts) and config.rollout.kind != _DRAWN[facts.kind]:
         yield (
             "rollout.kind",
             f"{config.rollout.kind}, and {source(policy)} is a pipeline of another kind; use "
             f"{_DRAWN[facts.kind]}",
+        )
+
+
+def _position_rejections(config: RunConfig, facts: JanusFacts) -> Rejections:
+    """What no prompt is short enough for; longer ones are refused when they are read."""
+    settings = config.rollout.introspection
+    if config.rollout.kind != "introspect" or facts.positions is None:
+        return
+    answers = (settings.rounds - 1) * settings.answer_tokens
+    needed = settings.rounds * facts.images.tokens + answers
+    if needed >= facts.positions:
+        yield (
+            "rollout.introspection.rounds",
+            f"{settings.rounds} images and the answers between them are {needed} tokens "
+            f"without their prompt, and the model was made for {facts.positions}; lower it or "
+            "rollout.introspection.answer_tokens",
         )
 
 
@@ -62,18 +84,31 @@ def _weights_rejections(policy: PolicyConfig) -> Rejections:
     if policy.family != "janus":
         return
     if holds_weights_alone(policy.path):
-        if not is_file(from_root(policy.path)):
-            yield "policy.path", f"there is no file {policy.path}"
+        yield from _saved_rejections("policy.path", policy.path)
     elif policy.layout is not None and not is_file(from_root(policy.path)):
         yield "policy.layout", f"is for a file of weights, and policy.path {policy.path} is none"
 
 
 def _checkpoint_rejections(policy: PolicyConfig) -> Rejections:
-    """Files that are not there."""
     files = {"policy.path": policy.path, "policy.bases.sft": policy.bases.sft}
     for key, path in files.items():
-        if path is not None and holds_weights_alone(path) and not is_file(from_root(path)):
-            yield key, f"there is no file {path}"
+        if path is not None and holds_weights_alone(path):
+            yield from _saved_rejections(key, path)
+
+
+def _saved_rejections(key: str, path: str) -> Rejections:
+    """A file that is not there, or that no torch.save wrote to its end."""
+    file = from_root(path)
+    if not is_file(file):
+        yield key, f"there is no file {path}"
+        return
+    with file.open("rb") as saved:
+        begin = saved.read(len(_ZIP))
+    if begin == _ZIP and not is_zipfile(file):
+        yield key, f"{path} is cut off: copy it again"
+    elif begin != _ZIP and not begin.startswith(_PICKLE):
+        what = "is empty" if not begin else "is no file of torch.save"
+        yield key, f"{path} {what}: name a checkpoint of weights"
 
 
 def _hub_rejections(policy: PolicyConfig) -> Rejections:

@@ -25,6 +25,8 @@ class PromptsHere:
         left_out: how many more the files have, of `train` and `heldout`.
         dropped: training prompts that are held out, or whose partner is.
         malformed: rows that are left out because they cannot be read.
+        with_truth: training prompts that have a picture of what they ask for; None where nothing is
+            learned from such (algorithm.ground_truth).
     """
 
     train: int
@@ -34,6 +36,7 @@ class PromptsHere:
     left_out: Mapping[str, int]
     dropped: int
     malformed: int
+    with_truth: int | None
 
 
 def prompts_here(config: RunConfig) -> PromptsHere | None:
@@ -46,7 +49,8 @@ def prompts_here(config: RunConfig) -> PromptsHere | None:
         DataError: a file is malformed, or leaves no prompt to train on or to hold out.
         ConfigError: a data set of a mixture is rewarded by what is not set.
         PlanError: they are fewer than a step takes, or the first level of a curriculum has, which
-            training would refuse; or there are not as many scenes as asked for.
+            training would refuse; or there are not as many scenes as asked for; or none has a
+            picture to learn from.
     """
     data = config.data
     files = [from_root(one.path) for one in named_files(data)]
@@ -77,7 +81,23 @@ def prompts_here(config: RunConfig) -> PromptsHere | None:
         left_out=splits.left_out,
         dropped=splits.dropped,
         malformed=len(splits.malformed),
+        with_truth=_with_truth(config, splits.train),
     )
+
+
+def _with_truth(config: RunConfig, prompts: Sequence[Prompt]) -> int | None:
+    from atelier.data.ground_truth import has_ground_truth
+
+    if not config.algorithm.ground_truth.enabled:
+        return None
+    found = sum(map(has_ground_truth, prompts))
+    if not found:
+        raise PlanError(
+            "this plan cannot work:\n  algorithm.ground_truth.enabled: none of the "
+            f"{len(prompts)} training prompts of {config.data.path or config.data.source} has a "
+            "picture of what it asks for; add them to the file, or set it to false"
+        )
+    return found
 
 
 def _splits(data: DataConfig) -> Splits:

@@ -7,7 +7,7 @@ of its class. What it does say has to agree with them. Source: spec janus 1.1, 1
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -63,10 +63,12 @@ class JanusFacts(LanguageFacts):
 
     Attributes:
         codebook: codes of images.
+        positions: tokens of the longest row that it was made for; None where no file says it.
     """
 
     images: ImageParts
     codebook: int
+    positions: int | None = None
 
     def merged_bytes(self, value: int) -> int:
         """All parts are in the same files, in one dtype."""
@@ -84,7 +86,7 @@ def read_janus(root: Path, config: RunConfig) -> JanusFacts:
     tensors = _tensors(root)
     facts = janus_facts(tensors, _image_parts(tensors, str(root)), config, str(root))
     _require_agreement(root / "config.json", said, facts)
-    return facts
+    return replace(facts, positions=_positions(root / "config.json", said))
 
 
 def janus_facts(tensors: Tensors, images: ImageParts, config: RunConfig, where: str) -> JanusFacts:
@@ -150,6 +152,15 @@ def _shape(tensors: Tensors, name: str, dimensions: int, where: str) -> tuple[in
             "transformers"
         )
     return found.shape
+
+
+def _positions(file: Path, said: dict[str, Any]) -> int | None:
+    found = said.get("text_config", {}).get("max_position_embeddings")
+    if found is not None and (not isinstance(found, int) or found < 1):
+        raise ConfigError(
+            f"{file}: text_config.max_position_embeddings is {found!r}, no number of tokens"
+        )
+    return found
 
 
 def _require_agreement(file: Path, said: dict[str, Any], facts: JanusFacts) -> None:

@@ -6,7 +6,7 @@ tests/unit/test_config_known_models.py holds them against the real classes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from atelier.config.facts.files import Stored
 from atelier.config.facts.janus import LANGUAGE_MODEL, ImageParts, JanusFacts, janus_facts
@@ -14,6 +14,7 @@ from atelier.config.schema import RunConfig
 
 IMAGE_TOKENS = 576  # of an image, of every published Janus
 _VOCABULARY = 102_400
+_POSITIONS = 16_384
 _CODEBOOK, _CODE_WIDTH = 16_384, 8
 _VISION_WIDTH = 1024
 _VISION_TOWER = 303_688_704  # SigLIP-large, patches of 16 pixels, 384 x 384
@@ -53,7 +54,7 @@ def known_janus(hub_id: str, config: RunConfig) -> JanusFacts:
         pixels=384 * 384,
         channels=128,
     )
-    return janus_facts(own_tensors(model), images, config, hub_id)
+    return replace(janus_facts(own_tensors(model), images, config, hub_id), positions=_POSITIONS)
 
 
 def own_tensors(model: KnownJanus) -> dict[str, Stored]:
