@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from atelier.config.paths import repository_root
+from atelier.config.policy_parts import Dtype
 from atelier.config.schema import LaunchConfig, TrainConfig
 from atelier.errors import Stopped
 from atelier.training.distributed import World
@@ -83,11 +84,12 @@ def make_engine(
     train: TrainConfig,
     launch: LaunchConfig,
     world: World,
-    scale_loss: bool = False,
+    dtype: Dtype = "float32",
 ) -> Engine:
     """The engine of launch.engine around `module`, whose weights are already in place.
 
-    `scale_loss`, where `module` computes in float16: its gradients would be too small for it.
+    Args:
+        dtype: what `module` computes in, under the autocast of who calls it.
     """
     optimizer = torch.optim.AdamW(
         list(trainable.values()),
@@ -97,8 +99,9 @@ def make_engine(
         weight_decay=train.weight_decay,
     )
     if launch.engine == "deepspeed":
-        return DeepSpeedEngine(module, trainable, optimizer, train, launch)
-    return DdpEngine(module, trainable, optimizer, train, world, scale_loss)
+        return DeepSpeedEngine(module, trainable, optimizer, train, launch, dtype)
+    # The gradients of float16 would be too small for it.
+    return DdpEngine(module, trainable, optimizer, train, world, scale_loss=dtype == "float16")
 
 
 class DdpEngine:
@@ -196,6 +199,7 @@ class DeepSpeedEngine:
         optimizer: torch.optim.Optimizer,
         train: TrainConfig,
         launch: LaunchConfig,
+        dtype: Dtype = "float32",
     ) -> None:
         import deepspeed
 
@@ -206,6 +210,8 @@ class DeepSpeedEngine:
         self._stage = launch.zero_stage
         self.shards_weights = launch.zero_stage == 3
         config = read_deepspeed_config(deepspeed_file(launch), train)
+        if dtype != "float32":
+            config["torch_autocast"] = autocast_section(dtype)
         engine, _, _, _ = deepspeed.initialize(model=module, optimizer=optimizer, config=config)
         self._engine = engine
         self.module: nn.Module = engine
@@ -309,6 +315,15 @@ def deepspeed_file(launch: LaunchConfig) -> Path:
     elif launch.zero_stage == 3 and launch.zero_tuning != "general":
         name += f"_{launch.zero_tuning}"
     return repository_root() / "configs" / "deepspeed" / f"{name}.json"
+
+
+def autocast_section(dtype: Dtype) -> dict[str, Any]:
+    """What keeps DeepSpeed from ending the caller's autocast at its door, as it does on GPUs.
+
+    Without it the weights are trained in float32, by another function than the one that sampled.
+    No module is named whose gradients it would then sum in 16 bits.
+    """
+    return {"enabled": True, "dtype": dtype, "lower_precision_safe_modules": []}
 
 
 def read_deepspeed_config(path: Path, train: TrainConfig) -> dict[str, Any]:

@@ -84,7 +84,7 @@ def _train(config: RunConfig, run: RunDirectory, world: World) -> None:
         config.train,
         config.launch,
         world,
-        scale_loss=config.policy.dtype == "float16",
+        config.policy.dtype,
     )
     session = Session(config, identity, world)
     if checkpoint is not None:
