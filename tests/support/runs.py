@@ -111,6 +111,7 @@ JANUS = (
     "evaluation.prompts=4",
     "evaluation.periodic_prompts=2",
     "launch={device: cpu, processes: 1, threads: 1, engine: ddp}",
+    "rollout.tokens.execution=eager",
 )
 
 

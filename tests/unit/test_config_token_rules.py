@@ -22,6 +22,7 @@ REFUSED = [
     (GRPO, ["algorithm.kl=velocity"], "algorithm.kl: velocity is for policy.family sd3"),
     (GRPO, ["algorithm.kl_placement=reward"], "algorithm.kl_placement: the KL of tokens"),
     (GRPO, ["policy.resolution=384"], "policy.resolution: janus draws images of one size"),
+    (GRPO, ["launch.device=cpu"], "rollout.tokens.execution: cuda_graph is for GPUs"),
     (GRPO, ["policy.path=somewhere/model.pth"], "policy.layout: somewhere/model.pth holds"),
     (GRPO, ["launch.engine=deepspeed", "launch.zero_stage=3"], "launch.zero_stage: 3 would gather"),
     (GRPO, ["rollout.kind=edit"], "rollout.kind: edit needs training prompts that are edits"),

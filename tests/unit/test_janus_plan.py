@@ -32,7 +32,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def loaded(folder: Path, *overrides: str) -> tuple[JanusPolicy, RunConfig, JanusFacts]:
-    settings = ["launch.device=cpu", "rollout.introspection.answer_tokens=6", *overrides]
+    settings = [
+        "launch.device=cpu",
+        "rollout.tokens.execution=eager",
+        "rollout.introspection.answer_tokens=6",
+        *overrides,
+    ]
     config = resolve("janus-pro-1b/grpo", [f"policy.path={folder}", *settings])
     facts = read_model_facts(config)
     assert isinstance(facts, JanusFacts)

@@ -86,6 +86,11 @@ def _model_rejections(config: RunConfig) -> Rejections:
     policy = config.policy
     if policy.resolution is not None:
         yield "policy.resolution", "janus draws images of one size; use null"
+    if config.rollout.tokens.execution == "cuda_graph" and config.launch.device == "cpu":
+        yield (
+            "rollout.tokens.execution",
+            "cuda_graph is for GPUs, and launch.device is cpu; use eager",
+        )
     if holds_weights_alone(policy.path) and policy.layout is None:
         yield (
             "policy.layout",
