@@ -20,7 +20,8 @@ from atelier.policies.deepgen.policy import DeepGenPolicy
 from atelier.policies.deepgen.pretrain.exam import Exam
 from atelier.policies.deepgen.pretrain.options import Options
 from atelier.policies.deepgen.pretrain.promote import promote_snapshot
-from atelier.policies.deepgen.pretrain.run import pretrain, save_snapshot
+from atelier.policies.deepgen.pretrain.run import pretrain
+from atelier.policies.deepgen.pretrain.snapshot import load_snapshot, save_snapshot
 from atelier.policies.deepgen.pretrain.trainer import Trainer, trained_parts
 from atelier.policies.deepgen.source import open_source, require_fitting
 from atelier.policies.deepgen.tiny.parts import AUTOENCODER, TOKENIZER, build_model
@@ -29,7 +30,7 @@ from atelier.policies.pretraining.snapshots import LOG, RECORD, SAMPLES, SIZE_LI
 from atelier.policies.qwen.tiny.tokenizer import load_tokenizer
 from tests.support.pretraining import pretrain_here
 
-HERE = {"device": "cpu", "workers": 1, "budget_seconds": 1e9}
+HERE = {"device": "cpu", "workers": 1, "budget_seconds": 1e9, "compile": False}
 TINY = {
     **{"images": 12, "evaluate_prompts": 2, "batch": 4, "steps": 3, "warmup_steps": 1},
     **{"evaluate_seconds": 1e9, "evaluate_steps": 2},
@@ -147,6 +148,27 @@ def test_a_snapshot_is_left_at_the_end_and_promoted(trained: Path, tmp_path: Pat
     text = (tmp_path / "asset/README.md").read_text()
     assert "train --out DIR --device cpu --workers 1 --budget-seconds" in text
     assert "3 steps of rectified flow with batch 4" in text
-    assert "| 2 others of each, on a CPU |" in text
+    assert "(2 of words and as many of shapes" in text
+    assert "| no guidance |" in text
+    assert "| true renders | 1.000 | 1.000 | 1.000 | 1.000 |" in text
+    assert "of another run" not in text
     with pytest.raises(DataError, match="no snapshot"):
         promote_snapshot(trained, tmp_path / "other", prompts=2)
+
+
+def test_a_training_goes_on_from_a_snapshot(trained: Path, tmp_path: Path) -> None:
+    """At a rate of 0 it writes what it began with."""
+    (start,) = [folder for folder in trained.iterdir() if folder.is_dir()]
+    out = tmp_path / "further"
+    pretrain_here(
+        pretrain, Options(out=out, start=start, **HERE, **{**TINY, "steps": 1}, learning_rate=0.0)
+    )
+    (end,) = [folder for folder in out.iterdir() if folder.is_dir()]
+    weights, begun = load_snapshot(end).modules(), load_snapshot(start).modules()
+    for name, part in weights.items():
+        for key, value in part.state_dict().items():
+            assert torch.equal(value, begun[name].state_dict()[key]), f"{name}.{key}"
+    assert json.loads((end / RECORD).read_text())["start"]["step"] == TINY["steps"]
+    promote_snapshot(end, tmp_path / "asset", prompts=2)
+    text = (tmp_path / "asset/README.md").read_text()
+    assert "after 3 such steps of another run" in " ".join(text.split())

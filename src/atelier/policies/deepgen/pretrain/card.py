@@ -36,13 +36,13 @@ world (`atelier.data.scenes.prompt`) mean nothing to it.
 python -m atelier.policies.deepgen.pretrain promote DIR/SNAPSHOT assets/tiny-deepgen
 ```
 {images} rendered scenes of the training split, {step} steps of rectified flow with batch {batch} in
-{seconds} s on {device} (torch {torch}); language model, connector and transformer were trained at once;
+{seconds} s on {device} (torch {torch}){before}; language model, connector and transformer were trained at once;
 the weights are their moving average. `{record}` holds every option and the curve; `{samples}` shows
 held-out prompts. GPU kernels are not bit-reproducible: a rerun gives a sibling, not a twin.
 
 ## What it can do
 Held-out prompts ({prompts} of words and as many of shapes, content never seen in training), {steps}
-denoising steps. Words are read by PP-OCR's recogniser on the whole image (formula of the `ocr` reward),
+denoising steps, on a CPU. Words are read by PP-OCR's recogniser on the whole image (formula of the `ocr` reward),
 shapes are judged by the exact checker:
 
 | | OCR similarity | exact match | facts of shapes | pictures right |

@@ -14,7 +14,9 @@ class Options(PretrainingOptions):
     """Options of `train`."""
 
     budget_seconds: float = knob(420.0, "wall-clock time of the whole run")
-    compile: bool = knob(False, "torch.compile the forward pass")
+    compile: bool = knob(True, "torch.compile the forward pass")
+
+    start: Path | None = knob(None, "snapshot to go on from, by a new optimizer", type=Path)
 
     images: int = knob(120_000, "rendered training images")
     word_share: float = knob(0.55, "share of scenes that are one word")

@@ -7,14 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from atelier.config.schema import PolicyConfig
-from atelier.policies.deepgen.layout import Model
 from atelier.policies.deepgen.pretrain.card import CARD
 from atelier.policies.deepgen.pretrain.exam import Exam
 from atelier.policies.deepgen.pretrain.options import Options
+from atelier.policies.deepgen.pretrain.run import GUIDANCE
+from atelier.policies.deepgen.pretrain.snapshot import load_snapshot
 from atelier.policies.deepgen.pretrain.trainer import trained_parts
-from atelier.policies.deepgen.source import open_source, require_fitting
-from atelier.policies.deepgen.transformer import masked
 from atelier.policies.pretraining.options import command
 from atelier.policies.pretraining.snapshots import RECORD, SAMPLES, install, read_record
 
@@ -36,34 +34,26 @@ def promote_snapshot(snapshot: Path, target: Path, prompts: int) -> None:
     install(snapshot, target, record, _card(record, measured, prompts))
 
 
-def measure(folder: Path, prompts: int, steps: int) -> dict[str, float]:
-    """What the model in a folder can do, loaded as a policy loads it."""
-    source = open_source(PolicyConfig(family="deepgen", path=str(folder)))
-    model = Model(
-        masked(source.transformer("float32")),
-        source.vae(),
-        source.scheduler(),
-        source.vlm("float32"),
-        source.bridge(),
-        source.tokenizer(),
-        source.template(),
-    )
-    require_fitting(model.bridge, model.vlm, model.transformer)
+def measure(folder: Path, prompts: int, steps: int) -> dict[str, dict[str, float]]:
+    """What the model in a folder can do, without guidance and with it, and what a perfect one
+    could."""
+    model = load_snapshot(folder)
     with ThreadPoolExecutor(1) as executor:
         exam = Exam(model, prompts, MEASURE_SEED, executor)
-        return exam.scores(exam.paint(trained_parts(model), steps))[0]
+        ways = {"no guidance": 1.0, f"guidance {GUIDANCE:g}": GUIDANCE}
+        found = {
+            name: exam.scores(exam.paint(trained_parts(model), steps, guidance))[0]
+            for name, guidance in ways.items()
+        }
+        return {**found, "true renders": exam.renders()}
 
 
-def _card(record: dict[str, Any], measured: dict[str, float], prompts: int) -> str:
+def _card(record: dict[str, Any], measured: dict[str, dict[str, float]], prompts: int) -> str:
     chosen, options = record["snapshot"], record["options"]
-    rows = [
-        _row("no guidance", chosen),
-        _row("guidance 3", chosen["guided"]),
-        _row("true renders", record["ceiling"]),
-        _row(f"{prompts} others of each, on a CPU", measured),
-    ]
+    before = record.get("start")
     return CARD.format(
         step=chosen["step"],
+        before="" if before is None else f", after {before['step']} such steps of another run",
         batch=options["batch"],
         seconds=round(chosen["seconds"]),
         images=options["images"],
@@ -71,9 +61,9 @@ def _card(record: dict[str, Any], measured: dict[str, float], prompts: int) -> s
         torch=record["torch"],
         parameters=", ".join(f"{name} {count:,}" for name, count in record["parameters"].items()),
         command=command(MODULE, Options, options, leave_out=("autoencoder", "tokenizer")),
-        prompts=options["evaluate_prompts"],
+        prompts=prompts,
         steps=options["evaluate_steps"],
-        rows="\n".join(rows),
+        rows="\n".join(_row(name, one) for name, one in measured.items()),
         samples=SAMPLES,
         record=RECORD,
     )

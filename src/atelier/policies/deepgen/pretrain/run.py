@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,14 +13,15 @@ from torch import Tensor
 from transformers.utils import logging as transformers_logging
 
 from atelier.policies.deepgen.inputs import Inputs, Reader
-from atelier.policies.deepgen.layout import Model, write_model
+from atelier.policies.deepgen.layout import Model
 from atelier.policies.deepgen.pretrain.exam import Exam
 from atelier.policies.deepgen.pretrain.options import Options
+from atelier.policies.deepgen.pretrain.snapshot import load_snapshot, save_snapshot
 from atelier.policies.deepgen.pretrain.trainer import Trainer
 from atelier.policies.deepgen.tiny.parts import Sizes, build_model
 from atelier.policies.deepgen.transformer import masked
 from atelier.policies.pretraining.run import GRID_SAMPLES, Pretraining, run_pretraining
-from atelier.policies.pretraining.snapshots import describe_snapshot, load_as_float32, sample_grid
+from atelier.policies.pretraining.snapshots import describe_snapshot, read_record, sample_grid
 from atelier.policies.qwen.tiny.tokenizer import load_tokenizer
 from atelier.policies.sd3.pretrain.autoencoder import encode
 from atelier.policies.sd3.pretrain.images import training_images
@@ -44,6 +44,8 @@ class DeepGenPretraining(Pretraining[Options]):
     def run(self) -> None:
         options = self.options
         self.thresholds = sorted(options.snapshot_at)
+        if options.start is not None:
+            self.record["start"] = read_record(options.start)["snapshot"]
         self.model = self._model()
         self.exam = Exam(self.model, options.evaluate_prompts, options.seed, self.executor)
         # Before anything is trained: without a working recogniser the run would be in vain.
@@ -54,11 +56,8 @@ class DeepGenPretraining(Pretraining[Options]):
 
     def _model(self) -> Model:
         options = self.options
-        tokenizer = load_tokenizer(options.tokenizer)
-        vae = AutoencoderKL.from_pretrained(options.autoencoder, subfolder="vae")
-        sizes = Sizes(shift=options.shift)
-        model = build_model(tokenizer, vae.requires_grad_(False), sizes, options.seed)
-        masked(model.transformer)
+        model = self._untrained() if options.start is None else load_snapshot(options.start)
+        model.vae.requires_grad_(False)
         for part in model.modules().values():
             part.to(options.device)
         counts = {
@@ -67,6 +66,14 @@ class DeepGenPretraining(Pretraining[Options]):
         }
         self.record["parameters"] = counts
         self.note("model", **counts)
+        return model
+
+    def _untrained(self) -> Model:
+        options = self.options
+        tokenizer = load_tokenizer(options.tokenizer)
+        vae = AutoencoderKL.from_pretrained(options.autoencoder, subfolder="vae")
+        model = build_model(tokenizer, vae, Sizes(shift=options.shift), options.seed)
+        masked(model.transformer)
         return model
 
     def _taught(self) -> tuple[tuple[Tensor, Tensor], Inputs]:
@@ -123,13 +130,3 @@ class DeepGenPretraining(Pretraining[Options]):
             describe_snapshot(folder, grid, self.snapshot_record(entry))
             self.note("saved", name=name, guided=entry["guided"])
         self.write_log()
-
-
-def save_snapshot(model: Model, folder: Path) -> None:
-    """Write float16 safetensors that load in float32."""
-    stored = {
-        name: copy.deepcopy(getattr(model, name)).cpu().half()
-        for name in ("transformer", "vae", "vlm", "bridge")
-    }
-    write_model(replace(model, **stored), folder, torch.float16)
-    load_as_float32(folder / "vlm")
