@@ -1,14 +1,12 @@
-"""The published vocabulary of Qwen2.5, from the wheel of dashscope (extra `vocabulary`)."""
+"""The published vocabulary of Qwen2.5, from the wheel of dashscope."""
 
 from __future__ import annotations
 
 import base64
 import importlib.util
-import os
 from functools import cache
 from pathlib import Path
 
-import pytest
 from tokenizers.pre_tokenizers import ByteLevel
 from transformers import Qwen2Tokenizer
 
@@ -32,28 +30,15 @@ MARKS = (
 )
 
 
-def published_tokenizer() -> Qwen2Tokenizer:
-    """Skips the test where dashscope is not installed.
-
-    ATELIER_QWEN_VOCABULARY may name the wheel's resources/qwen.tiktoken instead.
-    """
-    file = _file()
-    if file is None:
-        pytest.skip("the published vocabulary is not here: pip install '.[vocabulary]'")
-    return _tokenizer(file)
-
-
-def _file() -> Path | None:
-    named = os.environ.get("ATELIER_QWEN_VOCABULARY")
-    if named:
-        return Path(named)
-    found = importlib.util.find_spec("dashscope")
-    if found is None or found.origin is None:
-        return None
-    return Path(found.origin).parent / "resources" / "qwen.tiktoken"
-
-
 @cache
+def published_tokenizer() -> Qwen2Tokenizer:
+    """Of Qwen2.5-VL, with its marks."""
+    found = importlib.util.find_spec("dashscope")
+    assert found is not None
+    assert found.origin is not None
+    return _tokenizer(Path(found.origin).parent / "resources" / "qwen.tiktoken")
+
+
 def _tokenizer(file: Path) -> Qwen2Tokenizer:
     ranks = dict(map(_entry, file.read_text(encoding="ascii").splitlines()))
     assert len(ranks) == FIRST_MARK
