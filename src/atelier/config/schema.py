@@ -747,6 +747,11 @@ class EvaluationConfig(Section):
     mmmg: MmmgSuiteConfig = MmmgSuiteConfig()
     complex_edit: ComplexEditSuiteConfig = ComplexEditSuiteConfig()
     unigenbench: UniGenBenchConfig = UniGenBenchConfig()
+    judge_deadline: PositiveFloat = operational(
+        1800.0,
+        "Seconds for which a suite's judge that cannot be reached is asked again; then the stage "
+        "stops, resumable.",
+    )
     bootstrap_samples: Annotated[int, Field(ge=1, le=1_000_000)] = Field(
         10_000, description="Resamples of the paired bootstrap intervals."
     )
