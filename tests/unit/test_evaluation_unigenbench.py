@@ -358,6 +358,8 @@ GOOD = {"index": 1, "testpoints": ["Style", "Attribute - Color"], "scores": [1, 
         ({"scores": [1, None]}, "verdicts are 0 or 1, not None"),
         ({"scores": "x"}, "key 'scores'"),
         ({"success": "maybe"}, "key 'success': true or false"),
+        ({"success": 0}, "key 'success': true or false, not 0"),
+        ({"success": 1.0}, "key 'success': true or false, not 1.0"),
     ],
 )
 def test_a_line_that_is_wrong_is_named(tmp_path: Path, changed: Any, why: str) -> None:

@@ -25,6 +25,7 @@ class PromptsHere:
         left_out: how many more the files have, of `train` and `heldout`.
         dropped: training prompts that are held out, or whose partner is.
         malformed: rows that are left out because they cannot be read.
+        unusable: held-out prompts that the suite cannot use, such as those without test points.
         with_truth: training prompts that have a picture of what they ask for; None where nothing is
             learned from such (algorithm.ground_truth).
     """
@@ -36,6 +37,7 @@ class PromptsHere:
     left_out: Mapping[str, int]
     dropped: int
     malformed: int
+    unusable: int
     with_truth: int | None
 
 
@@ -50,7 +52,7 @@ def prompts_here(config: RunConfig) -> PromptsHere | None:
         ConfigError: a data set of a mixture is rewarded by what is not set.
         PlanError: they are fewer than a step takes, or the first level of a curriculum has, which
             training would refuse; or there are not as many scenes as asked for; or none has a
-            picture to learn from.
+            picture to learn from; or the suite can use none that is held out.
     """
     data = config.data
     files = [from_root(one.path) for one in named_files(data)]
@@ -81,8 +83,22 @@ def prompts_here(config: RunConfig) -> PromptsHere | None:
         left_out=splits.left_out,
         dropped=splits.dropped,
         malformed=len(splits.malformed),
+        unusable=len(splits.heldout) - _usable(config, splits.heldout),
         with_truth=_with_truth(config, splits.train),
     )
+
+
+def _usable(config: RunConfig, heldout: Sequence[Prompt]) -> int:
+    """How many held-out prompts the suite can use."""
+    from atelier.evaluation.requests import kind_for, usable
+
+    found = len(usable(heldout, config.evaluation))
+    if not found:
+        raise PlanError(
+            f"this plan cannot work:\n  evaluation.suite: none of the {len(heldout)} held-out "
+            f"prompts is {kind_for(config.evaluation)}, which {config.evaluation.suite} needs"
+        )
+    return found
 
 
 def _with_truth(config: RunConfig, prompts: Sequence[Prompt]) -> int | None:
@@ -149,11 +165,13 @@ def prompt_warnings(config: RunConfig, found: PromptsHere) -> Iterator[str]:
     """Evaluations that ask for more prompts than the file has, which is fewer than asked for; and
     that measure otherwise than the file says."""
     yield from _unlike_evaluations(config)
-    if found.heldout >= found.heldout_asked:
+    there = found.heldout - found.unusable
+    if there >= found.heldout_asked:
         return
     for name in ("prompts", "periodic_prompts"):
-        if (asked := getattr(config.evaluation, name)) > found.heldout:
-            yield f"evaluation.{name}: {asked}, but only {found.heldout} prompts are held out"
+        if (asked := getattr(config.evaluation, name)) > there:
+            of_use = f" that {config.evaluation.suite} can use" if found.unusable else ""
+            yield f"evaluation.{name}: {asked}, but only {there} prompts{of_use} are held out"
 
 
 def _unlike_evaluations(config: RunConfig) -> Iterator[str]:
