@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from atelier.config.complex_edit import LICENCE
+from atelier.config.datasets import lacks_target
 from atelier.config.judge import JudgeConfig
-from atelier.config.prompt_files import EDIT_SOURCES, PAIR_SOURCES, WITHOUT_TARGET
+from atelier.config.prompt_files import EDIT_SOURCES, PAIR_SOURCES
 from atelier.config.reward_names import ours
 from atelier.config.rewards import JudgedSection
 
@@ -115,7 +116,7 @@ def _wordless_conflicts(evaluation: EvaluationConfig, suite: str, name: str) -> 
 def suite_rejections(config: RunConfig) -> Problems:
     """Key and problem of a suite or a step that does not fit the data."""
     data, evaluation = config.data, config.evaluation
-    heldout = (data.heldout_source if data.heldout_path else None) or data.source
+    heldout = heldout_format(data)
     if has_pairs(data, data.source) and config.train.prompts_per_step % 2:
         yield (
             "train.prompts_per_step",
@@ -169,6 +170,11 @@ def suite_rejections(config: RunConfig) -> Problems:
             f"is required: the exact checker scores scenes only, not {heldout}; "
             f"{_declared(config.judges)}",
         )
+
+
+def heldout_format(data: DataConfig) -> str:
+    """What the held-out prompts are read from."""
+    return (data.heldout_source if data.heldout_path else None) or data.source
 
 
 def licence_rejections(data: DataConfig) -> Problems:
@@ -258,12 +264,10 @@ def _suite_for(data: DataConfig, heldout: str) -> str:
 
 
 def _lacks_target(data: DataConfig, heldout: str) -> bool:
-    """Whether held-out prompts of a format surely have no text to look for. JSON lines of plain
-    prompts may: their other keys are metadata."""
+    """Whether held-out prompts of a format surely have no text to look for."""
     if heldout == "mixture":
-        return all(one.without_target() for one in data.datasets.values())
-    path = data.heldout_path or data.path or ""
-    return heldout in WITHOUT_TARGET and not (heldout == "plain" and path.endswith(".jsonl"))
+        return all(one.heldout_without_target() for one in data.datasets.values())
+    return lacks_target(heldout, data.heldout_path or data.path)
 
 
 def _declared(judges: Mapping[str, JudgeConfig]) -> str:
@@ -291,7 +295,7 @@ def has_graphs(data: DataConfig, source: str) -> bool:
 def has_test_points(data: DataConfig, source: str) -> bool:
     """Whether prompts of a source, or some of a mixture's, have test points."""
     if source == "mixture":
-        return any(has_test_points(one, one.source) for one in data.parts().values())
+        return any(has_test_points(one, heldout_format(one)) for one in data.parts().values())
     if source == "scenes":
         return data.scene_task == "draw"
     return source in ("unigenbench", "deepgen_eval")

@@ -3,7 +3,7 @@ another choice; but whoever set one meant something by it, so the plan warns."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
@@ -14,9 +14,9 @@ from atelier.config.gpu_waiting import GpuWaitConfig
 from atelier.config.ground_truth import GroundTruthConfig
 from atelier.config.learning_rate import ScheduleConfig
 from atelier.config.placement import gpus_wanted
-from atelier.config.schema import LORA_TARGETS, RunConfig
+from atelier.config.schema import LORA_TARGETS, DataConfig, RunConfig
 from atelier.config.sft import PicturesConfig, SftConfig
-from atelier.config.suite_rules import licensed
+from atelier.config.suite_rules import heldout_format, licensed
 
 
 @dataclass(frozen=True)
@@ -178,8 +178,8 @@ RULES = (
     ),
     Rule(
         ("data.malformed_rows",),
-        lambda config: "unigenbench" in (config.data.source, config.data.heldout_source),
-        "data.source or data.heldout_source: unigenbench",
+        lambda config: any(map(_has_sound_rows, _data_sets(config))),
+        "a source or heldout_source: unigenbench, or heldout_source: deepgen_eval",
     ),
     Rule(
         ("evaluation.unigenbench.question",),
@@ -288,6 +288,17 @@ RULES = (
         "launch.engine: deepspeed with launch.zero_stage: 3",
     ),
 )
+
+
+def _data_sets(config: RunConfig) -> Sequence[DataConfig]:
+    return [config.data, *config.data.parts().values()]
+
+
+def _has_sound_rows(data: DataConfig) -> bool:
+    """Whether malformed rows of its files can be told from others."""
+    return "unigenbench" in (data.source, heldout_format(data)) or (
+        heldout_format(data) == "deepgen_eval"
+    )
 
 
 def _ratio_moves(config: RunConfig) -> bool:

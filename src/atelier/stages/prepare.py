@@ -105,6 +105,9 @@ def _described(summary: dict[str, Any]) -> str:
     for split, more in summary["left_out"].items():
         if more:
             parts.append(f"{more} more than data.{split}_prompts left out")
+    for dataset in (summary["mixture"] or {}).get("datasets", ()):
+        if lacking := dataset["without_target"]:
+            parts.append(f"{lacking} of {dataset['name']} without a text to read, so without OCR")
     if malformed := summary["malformed"]["left_out"]:
         parts.append(f"{malformed} malformed rows left out (data.malformed_rows)")
     return "; ".join(parts)

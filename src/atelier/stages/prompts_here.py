@@ -26,6 +26,8 @@ class PromptsHere:
         dropped: training prompts that are held out, or whose partner is.
         malformed: rows that are left out because they cannot be read.
         unusable: held-out prompts that the suite cannot use, such as those without test points.
+        without_target: by data set of a mixture, training prompts that name no text for the rewards
+            that read one.
         with_truth: training prompts that have a picture of what they ask for; None where nothing is
             learned from such (algorithm.ground_truth).
     """
@@ -38,6 +40,7 @@ class PromptsHere:
     dropped: int
     malformed: int
     unusable: int
+    without_target: Mapping[str, int]
     with_truth: int | None
 
 
@@ -84,8 +87,19 @@ def prompts_here(config: RunConfig) -> PromptsHere | None:
         dropped=splits.dropped,
         malformed=len(splits.malformed),
         unusable=len(splits.heldout) - _usable(config, splits.heldout),
+        without_target=_without_target(data, splits.train),
         with_truth=_with_truth(config, splits.train),
     )
+
+
+def _without_target(data: DataConfig, prompts: Sequence[Prompt]) -> dict[str, int]:
+    from atelier.data.mixtures import without_target
+    from atelier.data.prepare import mixture_of
+
+    with contextlib.chdir(repository_root()):
+        mixture = mixture_of(data)
+    found = {} if mixture is None else without_target(mixture, prompts)
+    return {name: count for name, count in found.items() if count}
 
 
 def _usable(config: RunConfig, heldout: Sequence[Prompt]) -> int:
