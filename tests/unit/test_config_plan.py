@@ -176,6 +176,10 @@ def test_learning_from_finished_images_counts_levels() -> None:
             "train.resample_rounds: 2 rounds of other prompts may need 36 in a step",
         ),
         (
+            ["train.resample_rounds=2", "algorithm.advantage_over=step"],
+            "train.resample_rounds: other prompts for groups of equal rewards, which teach",
+        ),
+        (
             [*LORA, 'policy.lora.target_modules=["attn.to_q","attn.typo"]'],
             "policy.lora.target_modules: attn.typo names no linear layer",
         ),

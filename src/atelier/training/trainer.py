@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from atelier.algorithms.comparison import Comparison
 from atelier.config.schema import RunConfig
 from atelier.data.prompts import Prompt
 from atelier.evaluation.files import write_images
@@ -87,7 +88,7 @@ class Trainer:
         scores = flight.scores
         with watch("update"):
             metrics = self.learner.learn(flight)
-        compared = comparison_metrics(scores, self.config.rewards.min_valid_in_group)
+        compared = comparison_metrics(scores, Comparison.of(self.config))
         if self.config.algorithm.ground_truth.enabled:
             compared |= truth_metrics(scores, self._samples(step))
         return ahead, {**flight.metrics, **scores.summary(), **compared, **metrics}
