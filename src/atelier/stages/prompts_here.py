@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 from atelier.config.paths import from_root, is_file, repository_root
 from atelier.config.prompt_files import named_files
 from atelier.config.schema import DataConfig, RunConfig
+from atelier.config.sft_rules import picture_files
 from atelier.errors import DataError, PlanError
+from atelier.stages.readable import require_texts
 
 if TYPE_CHECKING:
     from atelier.data.prompts import Prompt
@@ -55,8 +57,10 @@ def prompts_here(config: RunConfig) -> PromptsHere | None:
         ConfigError: a data set of a mixture is rewarded by what is not set.
         PlanError: they are fewer than a step takes, or the first level of a curriculum has, which
             training would refuse; or there are not as many scenes as asked for; or none has a
-            picture to learn from; or the suite can use none that is held out.
+            picture to learn from; or the suite can use none that is held out; or fewer captioned
+            pictures than an update takes.
     """
+    _require_pictures(config)
     data = config.data
     files = [from_root(one.path) for one in named_files(data)]
     if not all(map(is_file, files)):
@@ -71,6 +75,7 @@ def prompts_here(config: RunConfig) -> PromptsHere | None:
     _require_names(config)
     splits = _splits(data)
     _require_mixes(config, splits.train)
+    require_texts(config, {"training prompt": splits.train, "held-out prompt": splits.heldout})
     step, there = config.train.prompts_per_step, len(splits.train)
     if step > there:
         raise PlanError(
@@ -90,6 +95,20 @@ def prompts_here(config: RunConfig) -> PromptsHere | None:
         without_target=_without_target(data, splits.train),
         with_truth=_with_truth(config, splits.train),
     )
+
+
+def _require_pictures(config: RunConfig) -> None:
+    """An update finds as many captioned pictures as it takes, where their files are here."""
+    from atelier.data.captioned import count_pictures, require_enough
+
+    pictures, sft = config.data.sft, config.train.sft
+    files = [from_root(path) for _, path in picture_files(pictures)]
+    if not sft.enabled or pictures.source != "files" or not all(map(is_file, files)):
+        return
+    try:
+        require_enough(count_pictures(pictures), pictures, sft.pictures_per_update)
+    except PlanError as error:
+        raise PlanError(f"this plan cannot work:\n  {error}") from error
 
 
 def _without_target(data: DataConfig, prompts: Sequence[Prompt]) -> dict[str, int]:
