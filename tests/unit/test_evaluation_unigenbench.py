@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import random
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -428,7 +429,11 @@ def test_a_folder_holds_points_tables_failures_and_verdicts(tmp_path: Path) -> N
     assert "The mean is over 5 of 10 primary dimensions." in lines
     assert "16 images, 1 without verdicts, left out" in lines
     assert lines[-1].startswith("  prompt 5, image 2: no <score>")
-    assert verb(str(folder / "unigenbench_scores.csv")).output == verb(str(folder)).output
+    for name in ("unigenbench_scores.csv", "scores.jsonl"):
+        assert verb(str(folder / name)).output == verb(str(folder)).output
+    apart = deepgen(tmp_path, failed=(3,))
+    theirs = Path(shutil.copyfile(apart, folder / "theirs.csv"))  # is read, wherever it lies
+    assert verb(str(theirs)).output == verb(str(apart)).output
 
 
 def test_the_verb_takes_files_by_either_convention(tmp_path: Path) -> None:
