@@ -30,6 +30,7 @@ from atelier.evaluation.point_tables import Failures, Table, table
 from atelier.evaluation.requests import image_requests
 from atelier.evaluation.results import compare, restricted
 from atelier.rewards.scorers.judges import SharedJudge
+from atelier.tracking.run_directory import SUITE_TABLES
 from tests.support.oracle_judge import ScriptedJudge
 
 CONFIG = EvaluationConfig(suite="unigenbench", bootstrap_samples=200)
@@ -412,6 +413,13 @@ def test_a_folder_holds_points_tables_failures_and_verdicts(tmp_path: Path) -> N
     folder = scored(tmp_path / "e", judge)
     kept = json.loads((folder / "unigenbench.json").read_text())
     assert kept.keys() == {"judge"}
+    assert {one.name for one in folder.iterdir()} <= {
+        *("images", "scores.jsonl", "summary.json", "grid.png"),
+        *SUITE_TABLES,
+    }
+    metrics = read_evaluation(folder).summary["metrics"]
+    overall, whole = kept["judge"]["scores"]["overall"], metrics["judge_unigenbench"]
+    assert (overall["low"], overall["high"]) == (whole["low"], whole["high"]), "bootstrapped once"
     assert kept["judge"]["judged_share"] == 15 / 16
     assert kept["judge"]["scores"]["overall"]["points"] == 30
     assert kept["judge"]["scores"]["Attribute - Color"]["shown"] == 3
