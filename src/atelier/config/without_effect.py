@@ -18,7 +18,8 @@ from atelier.config.placement import gpus_wanted
 from atelier.config.rewards import OcrConfig, SpansConfig
 from atelier.config.schema import LORA_TARGETS, DataConfig, RunConfig
 from atelier.config.sft import PicturesConfig, SftConfig
-from atelier.config.suite_rules import heldout_format, licensed
+from atelier.config.suite_data import heldout_format
+from atelier.config.suite_rules import licensed
 
 
 @dataclass(frozen=True)
