@@ -120,8 +120,7 @@ def test_a_verified_export_is_a_logged_model_and_a_version_that_knows_its_run(cl
 
 
 def test_the_tables_of_a_suite_are_artifacts(client, run):
-    for folder in (run.baseline, run.evaluate):
-        folder.mkdir(exist_ok=True)
+    finish(run)
     (run.baseline / "unigenbench.json").write_text("{}")
     (run.evaluate / "unigenbench.json").write_text('{"judge": {}}')
     (run.evaluate / "unigenbench_scores.csv").write_text("index\n")
