@@ -119,6 +119,23 @@ def test_a_verified_export_is_a_logged_model_and_a_version_that_knows_its_run(cl
     assert link == {"name": "atelier-sd3", "version": int(version.version)}
 
 
+def test_the_tables_of_a_suite_are_artifacts(client, run):
+    finish(run)
+    (run.baseline / "unigenbench.json").write_text("{}")
+    (run.evaluate / "unigenbench.json").write_text('{"judge": {}}')
+    (run.evaluate / "unigenbench_scores.csv").write_text("index\n")
+    mlflow_mirror.sync(run)
+    run_id = mirrored(client, run).info.run_id
+    found = {
+        stage: {file.path for file in client.list_artifacts(run_id, stage)}
+        for stage in ("baseline", "evaluate")
+    }
+    assert found == {
+        "baseline": {"baseline/unigenbench.json"},
+        "evaluate": {"evaluate/unigenbench.json", "evaluate/unigenbench_scores.csv"},
+    }
+
+
 def test_the_best_and_worst_images_are_a_page(client, run):
     write_json(
         run.step_samples(10) / "samples.json",

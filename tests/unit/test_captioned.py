@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections import Counter
 from pathlib import Path
@@ -10,14 +11,16 @@ from typing import Any
 import numpy as np
 import pyarrow
 import pytest
+from PIL import Image
 from pyarrow import parquet
 
 from atelier.config.schema import DataConfig
-from atelier.data.captioned import captioned_table, picture_indices
+from atelier.data.captioned import captioned_table, count_pictures, picture_indices
 from atelier.data.ground_truth import ground_truth_image
 from atelier.data.prepare import input_files, prepare
 from atelier.data.prompts import read_prompts
 from atelier.data.readers.captioned import read
+from atelier.data.samplers import prompt_indices
 from atelier.errors import DataError, PlanError
 from tests.support.complex_edit import picture, png
 
@@ -200,5 +203,54 @@ def test_every_picture_is_met_once_before_any_is_met_again() -> None:
             for place in picture_indices(table, config.sft, update, 3, 1)
         ]
         assert sorted(met) == list(range(12))
-    with pytest.raises(PlanError, match="12"):
+    named = (
+        r"train\.sft\.pictures_per_update 13 exceeds the 12 captioned pictures of data\.sft\.scenes"
+    )
+    with pytest.raises(PlanError, match=named):
         picture_indices(table, config.sft, 0, 13, 1)
+
+
+def test_pictures_are_not_drawn_in_the_order_of_prompts() -> None:
+    config = configured(source="scenes", scenes=12)
+    table = captioned_table(config)
+    assert table is not None
+    drawn = [picture_indices(table, config.sft, update, 12, 1) for update in range(3)]
+    assert drawn != [prompt_indices(12, step, 12, 1) for step in range(3)]
+
+
+@pytest.mark.parametrize("form", ["jsonl", "parquet"])
+def test_a_truncated_picture_is_refused_when_the_table_is_made(tmp_path: Path, form: str) -> None:
+    """Its header is sound. Named with its row and file."""
+    if form == "jsonl":
+        path = write_lines(tmp_path / "own.jsonl", 4)
+        (tmp_path / "2.png").write_bytes(png(2)[:-30])
+    else:
+        pictures = [png(number)[: -30 if number == 2 else None] for number in range(4)]
+        path = write_table(tmp_path / "own.parquet", 4, image=pictures)
+    data = configured(source="files", files={"own": {"path": str(path)}})
+    place = r"2\.png" if form == "jsonl" else r"own\.parquet/2"
+    with pytest.raises(DataError, match=rf"(?s)prompt 2 \('picture 2'\): .*{place} is damaged"):
+        prepare(data, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_truncated_jpeg_is_refused_too(tmp_path: Path) -> None:
+    """It is decoded smaller than it is, but read to its end."""
+    path = write_lines(tmp_path / "own.jsonl", 1)
+    noise = np.random.default_rng(0).integers(0, 256, (256, 256, 3), dtype=np.uint8)
+    content = io.BytesIO()
+    Image.fromarray(noise).save(content, "JPEG")
+    (tmp_path / "0.png").write_bytes(content.getvalue())
+    data = configured(source="files", files={"own": {"path": str(path)}})
+    assert prepare(data, tmp_path / "out")["sft"]["prompts"] == 1
+    (tmp_path / "0.png").write_bytes(content.getvalue()[:-2000])
+    with pytest.raises(DataError, match="is damaged: image file is truncated"):
+        prepare(data, tmp_path / "again")
+
+
+@pytest.mark.parametrize("form", ["jsonl", "parquet"])
+def test_pictures_are_counted_without_being_read(tmp_path: Path, form: str) -> None:
+    write = write_lines if form == "jsonl" else write_table
+    path = write(tmp_path / f"own.{form}", 4)
+    sft = configured(source="files", files={"own": {"path": str(path)}}).sft
+    assert count_pictures(sft) == 4

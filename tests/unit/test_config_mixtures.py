@@ -9,7 +9,7 @@ import pytest
 
 from atelier.config.plan import plan
 from atelier.config.resolve import resolve
-from atelier.config.suite_rules import has_test_points
+from atelier.config.suite_data import has_test_points
 from atelier.errors import ConfigError, PlanError
 
 

@@ -16,6 +16,7 @@ from atelier.config.recipes import recipe_names, recipes_directory
 from atelier.config.resolve import resolve
 from atelier.config.schema import RunConfig
 from atelier.config.space import checkpoint_bytes
+from atelier.config.without_effect import without_effect
 from atelier.errors import PlanError
 
 HUB = "policy.path=organisation/model"
@@ -174,6 +175,10 @@ def test_learning_from_finished_images_counts_levels() -> None:
         (
             ["train.resample_rounds=2", "data.train_prompts=30"],
             "train.resample_rounds: 2 rounds of other prompts may need 36 in a step",
+        ),
+        (
+            ["train.resample_rounds=2", "algorithm.advantage_over=step"],
+            "train.resample_rounds: other prompts for groups of equal rewards, which teach",
         ),
         (
             [*LORA, 'policy.lora.target_modules=["attn.to_q","attn.typo"]'],
@@ -385,6 +390,12 @@ def test_small_micro_batches_are_a_warning_not_an_error() -> None:
         ("algorithm.kl_placement=reward", "algorithm.beta above 0"),
         ("train.in_flight=store", "train.one_step_off: true"),
         ("launch.zero_stage=3", "launch.engine: deepspeed"),
+        ("rewards.ocr.spans.case_sensitive=false", "rewards.ocr.rule: spans"),
+        ("evaluation.ocr.spans.case_sensitive=false", "evaluation.ocr.rule: spans"),
+        ("tracking.wandb.mode=online", "tracking.wandb.enabled: true"),
+        ("tracking.swanlab.project=mine", "tracking.swanlab.enabled: true"),
+        ("evaluation.unigenbench.ask=each", "evaluation.suite: unigenbench with"),
+        ("evaluation.editing.about=facts", "evaluation.suite: editing with"),
     ],
 )
 def test_a_setting_without_effect_is_a_warning(override: str, needs: str) -> None:
@@ -392,6 +403,17 @@ def test_a_setting_without_effect_is_a_warning(override: str, needs: str) -> Non
     (warning,) = [text for text in planned(override).warnings if "does nothing" in text]
     assert warning.startswith(f"{key}: does nothing here: it needs")
     assert needs in warning
+
+
+def test_orders_are_of_pairs_that_a_judge_sees() -> None:
+    judge = "judges.j={model: m, placement: managed}"
+    reward = "rewards.unified_reward_think={judge: j, both_orders: false"
+    for form, warned in (("verdict", False), ("p_yes", True)):
+        config = resolve(
+            "tiny/flow-grpo-fast", [judge, f"{reward}, form: {form}}}"], Path(os.devnull)
+        )
+        found = dict(without_effect(config))
+        assert ("rewards.unified_reward_think.both_orders" in found) == warned
 
 
 @pytest.mark.parametrize("recipe", recipe_names(recipes_directory()))

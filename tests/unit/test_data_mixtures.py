@@ -1,5 +1,7 @@
 """Mixtures: several data sets in one table, drawn by their weights, rewarded by their own mixes."""
 
+import csv
+import io
 import json
 import shutil
 from collections import Counter
@@ -9,6 +11,7 @@ import pytest
 
 from atelier.config.paths import repository_root
 from atelier.config.schema import DataConfig, EvaluationConfig, RunConfig
+from atelier.config.without_effect import without_effect
 from atelier.data.mixtures import in_turns
 from atelier.data.prepare import input_files, prepare
 from atelier.data.prompts import Prompt, read_prompts
@@ -57,8 +60,9 @@ def test_the_table_says_of_each_prompt_what_rewards_it_and_how_often_it_is_drawn
     }
     assert summary["mixture"]["datasets"][1] == {
         **{"dataset_id": 1, "name": "words", "sample_weight": 3.0, "rewards": MIX["words"]},
-        **{"train": 90, "heldout": 12, "drawn": pytest.approx(270 / 330)},
+        **{"train": 90, "heldout": 12, "drawn": pytest.approx(270 / 330), "without_target": 0},
     }
+    assert summary["mixture"]["datasets"][0]["without_target"] is None, "nothing reads its texts"
 
 
 def test_the_order_in_which_data_sets_are_named_does_not_matter(tmp_path):
@@ -101,6 +105,87 @@ def test_what_one_data_set_holds_out_no_other_trains_on(tmp_path):
     assert {path.name for path in input_files(data, Path("/"))} == {
         *("a.txt", "a_test.txt", "b.txt", "b_test.txt")
     }
+
+
+def test_malformed_rows_of_a_data_set_are_left_out_and_told(tmp_path):
+    """Of the training and of the held-out file, each of its own format."""
+    bench = tmp_path / "bench.csv"
+    rows = [f"a dog {n}" for n in range(40)]
+    bench.write_text(points_file(rows, broken=3))
+    held = tmp_path / "held.csv"
+    held.write_text(points_file(["a cat"] * 3, broken=1))
+    lines = tmp_path / "lines.txt"
+    lines.write_text("".join(f"a bird {n}\n" for n in range(40)))
+    datasets = {
+        "bench": {"source": "unigenbench", "path": str(bench)},
+        "lines": {
+            **{"source": "plain", "path": str(lines)},
+            **{"heldout_path": str(held), "heldout_source": "unigenbench"},
+        },
+    }
+    data = {"source": "mixture", "datasets": datasets, "malformed_rows": "leave_out"}
+    summary = prepare(DataConfig.model_validate(data), tmp_path / "out")
+    assert summary["malformed"]["left_out"] == 2
+    assert {Path(one.split(":")[0]).name for one in summary["malformed"]["rows"]} == {
+        *("bench.csv", "held.csv")
+    }
+    datasets["lines"]["malformed_rows"] = "refuse"
+    with pytest.raises(DataError, match=r"held\.csv: line 3"):
+        prepare(DataConfig.model_validate(data), tmp_path / "out")
+    del datasets["lines"]["heldout_path"]
+    with pytest.raises(ValueError, match=r"data\.datasets\.lines\.heldout_source: is the format"):
+        run_config(data=data, rewards={"yes_no": {"judge": "j"}})
+
+
+def points_file(texts, broken):
+    """A file of UniGenBench, with one row that is no JSON."""
+    points = json.dumps({"Testpoints": ["Style"], "Testpoint Description": ["ink"]})
+    cells = [points if at != broken else points[:-1] for at in range(len(texts))]
+    with io.StringIO() as file:
+        csv.writer(file).writerows([["prompt", "sub_dims"], *zip(texts, cells, strict=True)])
+        return file.getvalue()
+
+
+def test_held_out_prompts_of_a_file_are_no_training_sets(tmp_path):
+    path = training(tmp_path, 40)
+    named = {"heldout_source": "deepgen_eval", "heldout_path": str(evaluation(tmp_path))}
+    data = DataConfig.model_validate({"source": "deepgen", "path": str(path), **named})
+    summary = prepare(data, tmp_path / "out")
+    assert summary["heldout"]["prompts"] == 2
+    assert [one["heldout"] for one in summary["mixture"]["datasets"]] == [0, 0]
+
+
+def training(folder, count):
+    """A training set of DeepGen-RL whose first file lacks quotes in every fourth line."""
+    signs = (f'sign "W{n}"' if n % 4 else f"sign “W{n}”" for n in range(count))
+    (folder / "signs.txt").write_text("\n".join(signs))
+    (folder / "plain.txt").write_text("".join(f"a bird {n}\n" for n in range(count)))
+    path = folder / "train.yaml"
+    path.write_text(
+        "datasets:\n- {name: signs, path: signs.txt, rewards: [{ocr: 0.7}, {yes_no: 0.3}]}\n"
+        "- {name: plain, path: plain.txt, rewards: [{yes_no: 1}]}\n"
+    )
+    return path
+
+
+def test_prompts_without_a_text_to_read_are_counted(tmp_path):
+    path = training(tmp_path, 40)
+    named = {"heldout_source": "deepgen_eval", "heldout_path": str(evaluation(tmp_path))}
+    data = {"source": "deepgen", "path": str(path), **named}
+    summary = prepare(DataConfig.model_validate(data), tmp_path / "out")
+    assert [one["without_target"] for one in summary["mixture"]["datasets"]] == [10, None]
+    rewards = {"ocr": {}, "yes_no": {"judge": "j"}}
+    own = {"suite": "yes_no", "yes_no": {"judge": "j"}}
+    found = prompts_here(run_config(data=data, rewards=rewards, evaluation=own))
+    assert found.without_target == {"signs": 10}
+
+
+def test_a_data_set_of_which_no_prompt_names_its_text_is_refused(tmp_path):
+    path = training(tmp_path, 40)
+    (tmp_path / "signs.txt").write_text("sign “ONE”\nsign “TWO”\n")
+    data = DataConfig.model_validate({"source": "deepgen", "path": str(path)})
+    with pytest.raises(DataError, match=r"signs: rewarded by ocr, but none of its 2.*curly quotes"):
+        prepare(data, tmp_path / "out")
 
 
 def test_too_few_scenes_are_told_of_their_data_set(tmp_path):
@@ -281,6 +366,22 @@ def test_evaluation_sets_are_read(tmp_path, scoring):
         1,
         {"key": 1, "dataset": "captions"},
     )
+
+
+def test_malformed_rows_of_an_evaluation_set_are_left_out_and_told(tmp_path):
+    path = evaluation(tmp_path)
+    rows = (tmp_path / "bench.csv").read_text()
+    (tmp_path / "bench.csv").write_text(f"{rows}8,a dog,no JSON\n")
+    named = {"heldout_source": "deepgen_eval", "heldout_path": str(path)}
+    data = {"source": "deepgen", "path": str(training(tmp_path, 40)), **named}
+    with pytest.raises(DataError, match=r"bench\.csv: line 3 \(index 8\)"):
+        prepare(DataConfig.model_validate(data), tmp_path / "out")
+    data["malformed_rows"] = "leave_out"
+    summary = prepare(DataConfig.model_validate(data), tmp_path / "out")
+    assert summary["malformed"]["left_out"] == 1
+    assert summary["heldout"]["prompts"] == 2
+    rewards = {"ocr": {}, "yes_no": {"judge": "j"}}
+    assert "data.malformed_rows" not in dict(without_effect(run_config(data=data, rewards=rewards)))
 
 
 def test_what_an_evaluation_set_asks_for_otherwise_is_told(tmp_path):

@@ -190,6 +190,7 @@ def test_a_deepgen_mixture_is_in_the_summary(tmp_path):
             {
                 **{"dataset_id": 0, "name": "a", "sample_weight": 2.0, "rewards": {"ocr": 1.0}},
                 **{"train": 60, "heldout": summary["heldout"]["prompts"], "drawn": 1.0},
+                **{"without_target": 0},
             }
         ],
     }

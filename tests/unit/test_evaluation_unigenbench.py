@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import random
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from atelier.evaluation.point_tables import Failures, Table, table
 from atelier.evaluation.requests import image_requests
 from atelier.evaluation.results import compare, restricted
 from atelier.rewards.scorers.judges import SharedJudge
+from atelier.tracking.run_directory import SUITE_TABLES
 from tests.support.oracle_judge import ScriptedJudge
 
 CONFIG = EvaluationConfig(suite="unigenbench", bootstrap_samples=200)
@@ -358,6 +360,8 @@ GOOD = {"index": 1, "testpoints": ["Style", "Attribute - Color"], "scores": [1, 
         ({"scores": [1, None]}, "verdicts are 0 or 1, not None"),
         ({"scores": "x"}, "key 'scores'"),
         ({"success": "maybe"}, "key 'success': true or false"),
+        ({"success": 0}, "key 'success': true or false, not 0"),
+        ({"success": 1.0}, "key 'success': true or false, not 1.0"),
     ],
 )
 def test_a_line_that_is_wrong_is_named(tmp_path: Path, changed: Any, why: str) -> None:
@@ -409,6 +413,13 @@ def test_a_folder_holds_points_tables_failures_and_verdicts(tmp_path: Path) -> N
     folder = scored(tmp_path / "e", judge)
     kept = json.loads((folder / "unigenbench.json").read_text())
     assert kept.keys() == {"judge"}
+    assert {one.name for one in folder.iterdir()} <= {
+        *("images", "scores.jsonl", "summary.json", "grid.png"),
+        *SUITE_TABLES,
+    }
+    metrics = read_evaluation(folder).summary["metrics"]
+    overall, whole = kept["judge"]["scores"]["overall"], metrics["judge_unigenbench"]
+    assert (overall["low"], overall["high"]) == (whole["low"], whole["high"]), "bootstrapped once"
     assert kept["judge"]["judged_share"] == 15 / 16
     assert kept["judge"]["scores"]["overall"]["points"] == 30
     assert kept["judge"]["scores"]["Attribute - Color"]["shown"] == 3
@@ -426,7 +437,11 @@ def test_a_folder_holds_points_tables_failures_and_verdicts(tmp_path: Path) -> N
     assert "The mean is over 5 of 10 primary dimensions." in lines
     assert "16 images, 1 without verdicts, left out" in lines
     assert lines[-1].startswith("  prompt 5, image 2: no <score>")
-    assert verb(str(folder / "unigenbench_scores.csv")).output == verb(str(folder)).output
+    for name in ("unigenbench_scores.csv", "scores.jsonl"):
+        assert verb(str(folder / name)).output == verb(str(folder)).output
+    apart = deepgen(tmp_path, failed=(3,))
+    theirs = Path(shutil.copyfile(apart, folder / "theirs.csv"))  # is read, wherever it lies
+    assert verb(str(theirs)).output == verb(str(apart)).output
 
 
 def test_the_verb_takes_files_by_either_convention(tmp_path: Path) -> None:

@@ -309,6 +309,6 @@ def test_a_judge_that_fails_leaves_its_images_out() -> None:
         total = scores.total[own]
         wanted = (total - total.mean()) / (total.std(correction=1) + 1e-4)
         assert torch.allclose(values[own], wanted, atol=1e-5)
-    metrics = comparison_metrics(scores, settings.rewards.min_valid_in_group)
+    metrics = comparison_metrics(scores, Comparison.of(settings))
     assert metrics["advantage/sparse_group_share"] == 1 / 4
     assert metrics["advantage/zero_std_share"] >= 1 / 4

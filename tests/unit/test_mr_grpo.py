@@ -23,7 +23,7 @@ from atelier.dynamics.schedules import training_level
 from atelier.dynamics.transitions import TRANSITIONS, noised, steps_of
 from atelier.policies.base import Replay
 from atelier.training.ema import ema_decay
-from atelier.training.scores import StepScores
+from atelier.training.scores import StepScores, comparison_metrics
 
 
 def of(*values: float) -> torch.Tensor:
@@ -167,6 +167,41 @@ def test_golden_advantages(config: dict, weights: dict, golden: list[float]) -> 
     result = advantages(config, scored(TWO_REWARDS, weights, 3))
     assert result.values.flatten().tolist() == pytest.approx(golden, abs=2e-6)
     assert result.kept.all()
+
+
+def metrics(config: dict, one: StepScores) -> dict[str, float]:
+    return comparison_metrics(one, Comparison(AlgorithmConfig(advantage_ddof=1, **config)))
+
+
+def test_metrics_of_a_step_that_is_compared_as_a_whole_are_of_one_group() -> None:
+    """Two groups of equal rewards each, which differ from one another."""
+    flat = scored({"a": [1.0, 1.0, 0.0, 0.0]}, {"a": [1.0] * 4}, 2)
+    alone, whole = (metrics(config, flat) for config in (GRPO, REINFORCE))
+    assert alone["advantage/zero_std_share"] == 1
+    assert alone["reward/a/advantage_share"] == 0
+    assert whole["advantage/zero_std_share"] == 0
+    assert whole["reward/a/advantage_share"] == 1
+
+
+def test_the_share_of_a_reward_is_of_what_it_adds_to_the_advantage() -> None:
+    """On scales of 1 and 1000: alike under GDPO, which makes each relative on its own."""
+    wide = {"a": [0.0, 1.0, 0.5], "b": [1000.0, 0.0, 2000.0]}
+    one = scored(wide, {"a": [1.0] * 3, "b": [1.0] * 3}, 3)
+    of_total, of_each = metrics(GRPO, one), metrics(GDPO, one)
+    assert of_total["reward/b/advantage_share"] == pytest.approx(1, abs=1e-3)
+    assert of_each["reward/a/advantage_share"] == pytest.approx(0.5, abs=1e-3)
+    assert of_each["reward/b/advantage_share"] == pytest.approx(0.5, abs=1e-3)
+
+
+def test_a_group_whose_rewards_cancel_out_teaches_under_gdpo() -> None:
+    """Their totals are equal, and a reward that only logs is none that is compared."""
+    rewards = {"a": [0.0, 1.0, 0.5], "b": [1.0, 0.0, 0.5], "c": [0.0, 1.0, 2.0]}
+    ones = {"a": [1.0] * 3, "b": [1.0] * 3, "c": [0.0] * 3}
+    one = scored(rewards, ones, 3)
+    assert metrics(GRPO, one)["advantage/zero_std_share"] == 1
+    assert metrics(GDPO, one)["advantage/zero_std_share"] == 0
+    level = scored({**rewards, "a": [1.0] * 3, "b": [0.5] * 3}, ones, 3)
+    assert metrics(GDPO, level)["advantage/zero_std_share"] == 1
 
 
 def test_golden_gdpo_with_a_constant_reward() -> None:

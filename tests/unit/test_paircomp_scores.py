@@ -145,6 +145,11 @@ def test_a_run_and_its_folder_say_what_the_report_says(tmp_path, monkeypatch):
         assert code == 0, output
         assert expected in output.splitlines()[-1]
         assert len(output.splitlines()) > 3, "a row a category"
+    other = run / "evaluate" / "theirs.json"  # is what it is named, wherever it lies
+    other.write_text((run / "baseline/paircomp.json").read_text())
+    code, output = said(other)
+    assert "0.000" in output.splitlines()[-1]
+    assert len(output.splitlines()) <= 4, "without categories"
     code, output = said(run / "baseline")
     assert "0.000 (0.000 to 0.000)" in output.splitlines()[-1], "by gold, without a judge"
 

@@ -172,6 +172,17 @@ def test_a_liking_for_the_first_place_cancels_out():
     assert one_order.score(batch_of(3)).values == [1.0, 0.5, 0.0]
 
 
+def test_a_pair_with_one_of_its_two_orders_answered_counts_for_nobody():
+    """The judge likes the first place, and does not answer where the second image stands there."""
+    answered = iter([True, False, True, True, True, True])
+    judge = ScriptedJudge(
+        lambda question: "<answer>Image 1 is better</answer>" if next(answered) else None
+    )
+    scores = made("unified_reward_think", judge, min_answered_share=0.5).score(batch_of(3))
+    assert scores.values == [0.5] * 3
+    assert [one["answered"] for one in scores.details] == [2, 2, 4]
+
+
 def test_an_unanswered_comparison_counts_for_nobody():
     # The judge never says anything about image 2.
     scorer = made("unified_reward_think", better([0, 1, None]), min_answered_share=0.5)

@@ -1,5 +1,6 @@
 """Prompt files are read before a run starts, where they are here."""
 
+import csv
 import json
 import os
 import re
@@ -118,6 +119,42 @@ def test_a_plan_says_how_many_prompts_have_a_picture(tmp_path: Path) -> None:
     (tmp_path / "pairs.json").write_text(json.dumps(PAIRS))
     with pytest.raises(PlanError, match=r"ground_truth\.enabled: none of the 74 training prompts"):
         prompts_here(truthful(base))
+
+
+SUITE = ("evaluation.suite=unigenbench", "evaluation.unigenbench.judge=j")
+
+
+def test_held_out_prompts_without_test_points_are_counted(tmp_path: Path) -> None:
+    settings = [*of_two_kinds(tmp_path), *SUITE, "judges.j={model: m, placement: in_process}"]
+    settings += ["evaluation.unigenbench.ask=each", "evaluation.periodic_prompts=2"]
+    config = resolve("tiny/flow-grpo-fast", settings, Path(os.devnull))
+    found = prompts_here(config)
+    assert found is not None
+    assert (found.heldout, found.unusable) == (5, 3)
+    said = list(prompt_warnings(config, found))
+    assert (
+        "evaluation.prompts: 256, but only 2 prompts that unigenbench can use are held out" in said
+    )
+    assert not any("periodic_prompts" in one for one in said)
+
+
+def of_two_kinds(folder: Path) -> list[str]:
+    """An evaluation set of three plain prompts and two with test points."""
+    (folder / "train.txt").write_text("".join(f'the word "W{n}"\n' for n in range(40)))
+    (folder / "plain.txt").write_text("".join(f"a dog {n}\n" for n in range(3)))
+    points = json.dumps({"Testpoints": ["Style"], "Testpoint Description": ["ink"]})
+    with (folder / "points.csv").open("w") as file:
+        csv.writer(file).writerows(
+            [["prompt", "sub_dims"], *[[f"a cat {n}", points] for n in "ab"]]
+        )
+    (folder / "evaluate.yaml").write_text(
+        "datasets:\n- {name: plain, path: plain.txt}\n"
+        "- {name: points, path: points.csv, scoring: unigenbench}\n"
+    )
+    return [
+        *("data.source=ocr_text", f"data.path={folder / 'train.txt'}"),
+        *("data.heldout_source=deepgen_eval", f"data.heldout_path={folder / 'evaluate.yaml'}"),
+    ]
 
 
 def truthful(settings: list[str], *more: str) -> RunConfig:

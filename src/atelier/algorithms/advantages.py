@@ -93,20 +93,37 @@ def each_reward_advantages(
 ) -> Tensor:
     """Every reward made relative to its group on its own, then summed by weight: [N].
 
-    So a reward with a wide scale does not drown one with a narrow scale.
+    So a reward with a wide scale does not drown one with a narrow scale. Arguments as
+    `each_reward_parts` has them.
+    """
+    parts = each_reward_parts(rewards, weights, group_ids, valid, std, trim, ddof)
+    return sum(parts.values(), torch.zeros(valid.shape, dtype=torch.float64)).float()
+
+
+def each_reward_parts(
+    rewards: Mapping[str, Tensor],
+    weights: Mapping[str, float | Tensor],
+    group_ids: Tensor,
+    valid: Tensor,
+    std: Std = "group",
+    trim: float = 0.0,
+    ddof: int = 0,
+) -> dict[str, Tensor]:
+    """What each reward, made relative to its group on its own, adds to the sum: [N], float64.
 
     Args:
         weights: by reward, a number, or [N] where samples of different data sets weigh it
             differently. A reward takes no part in samples where its weight is 0, whatever its
             value there.
     """
-    summed = torch.zeros(valid.shape, dtype=torch.float64)
+    parts = {}
     for name, weight in _by_sample(weights, valid).items():
         counts = valid & (weight != 0)
+        parts[name] = torch.zeros(valid.shape, dtype=torch.float64)
         if counts.any():
             alone = group_advantages(rewards[name], group_ids, counts, std, trim, ddof).double()
-            summed += torch.where(counts, weight * alone, 0.0)
-    return summed.float()
+            parts[name] = torch.where(counts, weight * alone, 0.0)
+    return parts
 
 
 def weight_shares(weights: Mapping[str, float | Tensor], valid: Tensor) -> dict[str, Tensor]:
@@ -151,6 +168,9 @@ def flat_groups(rewards: Tensor, group_ids: Tensor, valid: Tensor) -> Tensor:
     """Ids of the groups with valid rewards that are all equal: they teach nothing.
 
     Groups without any are not among them: other images would not be scored either.
+
+    Args:
+        rewards: what is compared: [N], or [N, R] where each reward is compared on its own.
     """
     flat = []
     for group in torch.unique(group_ids[valid]):
@@ -164,6 +184,7 @@ def zero_std_share(rewards: Tensor, group_ids: Tensor, valid: Tensor) -> float:
     """Share of groups that teach nothing: flat ones, and those without a valid reward.
 
     Args:
+        rewards: as `flat_groups` has them.
         valid: [N], as `comparable` has it, so that groups with too few scores count too.
     """
     groups = len(torch.unique(group_ids))
@@ -181,7 +202,8 @@ def advantage_shares(
     against the others. All are 0 where no group's total varies.
 
     Args:
-        parts: reward name -> weight times score [N], finite where valid.
+        parts: reward name -> what it adds to what is compared, such as weight times score: [N],
+            finite where valid.
     """
     if not parts:
         return {}

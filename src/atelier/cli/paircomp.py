@@ -15,6 +15,8 @@ from atelier.errors import DataError
 if TYPE_CHECKING:
     from atelier.evaluation.score_files import CategoryMeans
 
+OF_AN_EVALUATION = ("scores.jsonl", "paircomp.json")  # what one holds its scores in
+
 
 @click.group()
 def paircomp() -> None:
@@ -85,7 +87,7 @@ def _of_file(path: Path, pairs: Path | None) -> dict[str, Any]:
     from atelier.data.readers.paircomp import read
     from atelier.evaluation.score_files import read_score_file
 
-    if pairs is None and is_file(path.parent / "summary.json"):
+    if pairs is None and path.name in OF_AN_EVALUATION and is_file(path.parent / "summary.json"):
         return _of_evaluation(str(path.parent), None)
     if pairs is None:
         click.echo(

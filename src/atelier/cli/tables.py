@@ -145,6 +145,12 @@ def _prompt_rows(prompts: PromptsHere | None) -> list[Row]:
     if prompts.dropped:
         why = "they or their partner are held out"
         rows.append(("not trained on", f"{prompts.dropped:,}", why))
+    for name, lacking in prompts.without_target.items():
+        why = f"of {name} name no text to read in straight quotes: not rewarded by OCR"
+        rows.append(("without a text", f"{lacking:,}", why))
+    if prompts.unusable:
+        why = "held-out prompts that evaluation.suite cannot use"
+        rows.append(("not evaluated", f"{prompts.unusable:,}", why))
     if prompts.with_truth is not None:
         why = "training prompts with a picture to learn from (algorithm.ground_truth)"
         rows.append(("ground truth", f"{prompts.with_truth:,}", why))

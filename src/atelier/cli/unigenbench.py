@@ -14,6 +14,7 @@ from atelier.errors import DataError
 if TYPE_CHECKING:
     from atelier.evaluation.point_tables import Line, Table
 
+OF_AN_EVALUATION = ("scores.jsonl", "unigenbench_scores.csv")  # what one holds its verdicts in
 LISTED = 10  # images without verdicts that are named
 
 
@@ -105,7 +106,7 @@ def _of_file(path: Path, by: str | None) -> tuple[list[dict[str, Any]], str, int
     """The same of a file of verdicts; of one that lies in an evaluation, what that knows."""
     from atelier.evaluation.judgement_files import read_judgements
 
-    if is_file(path.parent / "summary.json"):
+    if path.name in OF_AN_EVALUATION and is_file(path.parent / "summary.json"):
         return _of_evaluation(str(path.parent), by)
     if by == "gold":
         raise click.UsageError("--by gold is for an evaluation: a file of verdicts has a judge's")

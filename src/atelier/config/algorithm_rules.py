@@ -21,6 +21,12 @@ def algorithm_rejections(config: RunConfig) -> Rejections:
             yield from _grpo_rejections(config)
     yield from objective_rejections(config)
     yield from _trim_rejections(config)
+    if config.algorithm.advantage_over == "step" and config.train.resample_rounds:
+        yield (
+            "train.resample_rounds",
+            "other prompts for groups of equal rewards, which teach something where all images of "
+            "a step are compared (algorithm.advantage_over step); use 0, or prompt",
+        )
     algorithm = config.algorithm
     if algorithm.keep_extremes and algorithm.keep_extremes >= config.rollout.group_size:
         yield (

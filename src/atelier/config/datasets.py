@@ -13,7 +13,8 @@ from atelier.config.sections import PositiveInt, Section
 
 DatasetName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,39}$")]
 # Formats whose prompts ask for an image each: no pairs, edits or graphs.
-DatasetSource = Literal["scenes", "ocr_text", "plain", "geneval", "unigenbench"]
+HeldoutSource = Literal["ocr_text", "plain", "geneval", "unigenbench"]
+DatasetSource = Literal["scenes", HeldoutSource]
 SamplingMode = Literal["sample_proportional", "weight_only"]
 MixWeight = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
 TARGET_REWARDS = ("ocr", "vlm_ocr")  # that look for a text, of which the prompts must say which
@@ -27,6 +28,10 @@ class DatasetConfig(Section):
     )
     path: str | None = Field(None, description="As data.path; required unless source is scenes.")
     heldout_path: str | None = Field(None, description="As data.heldout_path.")
+    heldout_source: HeldoutSource | None = Field(None, description="As data.heldout_source.")
+    malformed_rows: Literal["refuse", "leave_out"] | None = Field(
+        None, description="As data.malformed_rows; default: data.malformed_rows."
+    )
     scene_kind: Literal["word", "shapes", "mixed"] = Field(
         "word", description="As data.scene_kind."
     )
@@ -54,6 +59,8 @@ class DatasetConfig(Section):
             for key in ("path", "heldout_path"):
                 if getattr(self, key) is not None:
                     yield key, "is for prompt files, and source is scenes"
+        if self.heldout_source is not None and self.heldout_path is None:
+            yield "heldout_source", "is the format of heldout_path, which is not set"
         if self.rewards and not any(self.rewards.values()):
             yield "rewards", "all weights are 0, so nothing would reward its images"
         if (lacks := self.without_target()) is None:
@@ -64,9 +71,19 @@ class DatasetConfig(Section):
 
     def without_target(self) -> str | None:
         """What says that its prompts have no text to look for; None where they may have one."""
-        if self.source in WITHOUT_TARGET:
-            # JSON lines may: their other keys are metadata.
-            may = self.source == "plain" and (self.path or "").endswith(".jsonl")
-            return None if may else f"source {self.source}"
+        if lacks_target(self.source, self.path):
+            return f"source {self.source}"
         is_shapes = self.source == "scenes" and self.scene_kind == "shapes"
         return "scene_kind shapes" if is_shapes else None
+
+    def heldout_without_target(self) -> bool:
+        """Whether the prompts that it holds out surely have no text to look for."""
+        if self.heldout_source is not None:
+            return lacks_target(self.heldout_source, self.heldout_path)
+        return self.without_target() is not None
+
+
+def lacks_target(source: str, path: str | None) -> bool:
+    """Whether prompts of a format surely have no text to look for. JSON lines of plain prompts may:
+    their other keys are metadata."""
+    return source in WITHOUT_TARGET and not (source == "plain" and (path or "").endswith(".jsonl"))

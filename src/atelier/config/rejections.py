@@ -25,7 +25,8 @@ from atelier.config.reward_names import ours, unset_problem
 from atelier.config.rewards import JudgedSection, RewardsConfig
 from atelier.config.schema import RolloutConfig, RunConfig, WindowConfig
 from atelier.config.sft_rules import sft_rejections
-from atelier.config.suite_rules import has_edits, has_graphs, licence_rejections, suite_rejections
+from atelier.config.suite_data import has_edits, has_graphs
+from atelier.config.suite_rules import licence_rejections, suite_rejections
 from atelier.config.token_rules import token_rejections
 from atelier.config.whole_groups import comparing_rewards, images_together
 from atelier.environments import DECLARED

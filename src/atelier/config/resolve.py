@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from atelier.config.keys import is_section
+from atelier.config.path_keys import expand_home
 from atelier.config.paths import repository_root
 from atelier.config.problems import NO_SECTION, describe, has_conflicts
 from atelier.config.recipes import recipe_layers, recipes_directory
@@ -32,7 +32,6 @@ __all__ = ["load_stage_config", "resolve", "write_stage_configs"]
 logger = logging.getLogger(__name__)
 
 Words = tuple[str, ...]
-PATHS = (("data", "path"), ("data", "heldout_path"), ("policy", "path"), ("policy", "layout"))
 
 
 def resolve(
@@ -66,7 +65,7 @@ def resolve(
         with _noted(problems):
             layers.append(_read_override(argument))
     merged = _merged(layers, problems)
-    _expand_home(merged)
+    expand_home(merged.values)
     return _validated(merged, recipe, problems)
 
 
@@ -139,19 +138,6 @@ def _overlay(below: dict[str, Any], above: dict[str, Any], prefix: Words) -> Ite
                 yield path
             below[key] = {}
         yield from _overlay(below[key], value, path)
-
-
-def _expand_home(merged: Layer) -> None:
-    """`~` at the beginning of a path, which no shell expands behind `key=`."""
-    data = merged.values.get("data")
-    datasets = data.get("datasets") if isinstance(data, dict) else None
-    named = datasets.values() if isinstance(datasets, dict) else ()
-    places = [(merged.values.get(section), key) for section, key in PATHS]
-    places += [(one, key) for one in named for key in ("path", "heldout_path")]
-    for values, key in places:
-        value = values.get(key) if isinstance(values, dict) else None
-        if isinstance(values, dict) and isinstance(value, str) and value.startswith("~"):
-            values[key] = os.path.expanduser(value)
 
 
 def _validated(merged: Layer, recipe: str | None, problems: list[str]) -> RunConfig:

@@ -153,7 +153,7 @@ class UnifiedRewardThinkConfig(JudgedSection):
     both_orders: bool = Field(
         True,
         description="Each pair is asked about in both orders, so that a liking for the first place "
-        "cancels out; false asks half as often (verdict).",
+        "cancels out, and counts where both were answered; false asks half as often (verdict).",
     )
     min_answered_share: Annotated[float, Field(gt=0, le=1)] = Field(
         0.5, description="Share of an image's comparisons that must be answered, else it has none."

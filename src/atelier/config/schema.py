@@ -120,7 +120,8 @@ class DataConfig(Section):
     malformed_rows: Literal["refuse", "leave_out"] = Field(
         "refuse",
         description="What becomes of rows that cannot be read: the file is refused with all of "
-        "them named; or they are left out, counted and named in the summary (unigenbench).",
+        "them named; or they are left out, counted and named in the summary (unigenbench, and "
+        "deepgen_eval with such files).",
     )
     train_prompts: PositiveInt = Field(
         2048,
@@ -150,6 +151,7 @@ class DataConfig(Section):
             "train_prompts": self.train_prompts,
             "heldout_prompts": self.heldout_prompts,
             "seed": self.seed,
+            "malformed_rows": self.malformed_rows,
         }
         mixing = {"sample_weight", "rewards"}
         return {
@@ -747,6 +749,11 @@ class EvaluationConfig(Section):
     mmmg: MmmgSuiteConfig = MmmgSuiteConfig()
     complex_edit: ComplexEditSuiteConfig = ComplexEditSuiteConfig()
     unigenbench: UniGenBenchConfig = UniGenBenchConfig()
+    judge_deadline: PositiveFloat = operational(
+        1800.0,
+        "Seconds for which a suite's judge that cannot be reached is asked again; then the stage "
+        "stops, resumable.",
+    )
     bootstrap_samples: Annotated[int, Field(ge=1, le=1_000_000)] = Field(
         10_000, description="Resamples of the paired bootstrap intervals."
     )

@@ -7,16 +7,23 @@ from typing import TYPE_CHECKING
 
 from atelier.config.complex_edit import LICENCE
 from atelier.config.judge import JudgeConfig
-from atelier.config.prompt_files import EDIT_SOURCES, PAIR_SOURCES, WITHOUT_TARGET
+from atelier.config.prompt_files import PAIR_SOURCES
 from atelier.config.reward_names import ours
 from atelier.config.rewards import JudgedSection
+from atelier.config.suite_data import (
+    LICENSED,
+    MISFITS,
+    data_has_words,
+    has_pairs,
+    heldout_format,
+    suite_for,
+)
 
 if TYPE_CHECKING:
     from atelier.config.schema import DataConfig, EvaluationConfig, RunConfig
 
 Problems = Iterator[tuple[str, str]]
 MIXTURES = ("deepgen", "mixture")  # sources of several data sets with weights
-LICENSED = "complex_edit"  # the source whose licence is to be accepted
 
 
 def judge_is_reward(config: RunConfig) -> bool:
@@ -115,59 +122,36 @@ def _wordless_conflicts(evaluation: EvaluationConfig, suite: str, name: str) -> 
 def suite_rejections(config: RunConfig) -> Problems:
     """Key and problem of a suite or a step that does not fit the data."""
     data, evaluation = config.data, config.evaluation
-    heldout = (data.heldout_source if data.heldout_path else None) or data.source
+    heldout = heldout_format(data)
     if has_pairs(data, data.source) and config.train.prompts_per_step % 2:
         yield (
             "train.prompts_per_step",
             f"{config.train.prompts_per_step} must be even: training prompts come in pairs",
         )
-    if evaluation.suite == "scenes" and not _asks_for_scenes(data, heldout):
-        yield (
-            "evaluation.suite",
-            "scenes needs data.source scenes, and data.scene_task draw; prompts of any kind have "
-            "yes_no, with a judge (evaluation.yes_no.judge)",
-        )
-    if evaluation.suite == "ocr" and _lacks_target(data, heldout):
-        yield (
-            "evaluation.suite",
-            f"ocr needs a text to look for, and the held-out prompts of {heldout} have none; use "
-            f"{_suite_for(data, heldout)}",
-        )
-    if evaluation.suite == "yes_no" and has_edits(data, heldout):
-        yield "evaluation.suite", "yes_no is asked about prompts, and these are edits; use editing"
+    if problem := MISFITS[evaluation.suite](data, heldout):
+        yield "evaluation.suite", problem
     if evaluation.suite == "paircomp":
-        yield from _paircomp_rejections(data, evaluation, heldout)
-    if evaluation.suite == "editing" and not has_edits(data, heldout):
-        sources = " or ".join(EDIT_SOURCES)
+        yield from _halved_pairs(evaluation)
+    yield from _missing_judge(config, heldout)
+
+
+def _halved_pairs(evaluation: EvaluationConfig) -> Problems:
+    for name in ("prompts", "periodic_prompts"):
+        if getattr(evaluation, name) % 2:
+            yield f"evaluation.{name}", f"{getattr(evaluation, name)} would cut a pair in two"
+
+
+def _missing_judge(config: RunConfig, heldout: str) -> Problems:
+    evaluation = config.evaluation
+    suite, declared = evaluation.suite, _declared(config.judges)
+    if suite not in evaluation.judges_of_suites or evaluation.judge:
+        return
+    if suite == "yes_no":
+        yield "evaluation.yes_no.judge", f"is required: {declared}"
+    elif heldout != "scenes":
         yield (
-            "evaluation.suite",
-            f"editing needs held-out edits: data.source {sources}, or data.scene_task edit",
-        )
-    if evaluation.suite == "complex_edit" and not has_levels(data, heldout):
-        yield (
-            "evaluation.suite",
-            f"complex_edit needs held-out edits of levels: data.source {LICENSED}, or "
-            "data.scene_task edit",
-        )
-    if evaluation.suite == "mmmg" and not has_graphs(data, heldout):
-        yield (
-            "evaluation.suite",
-            "mmmg needs held-out knowledge graphs: data.source mmmg, or data.scene_task graph",
-        )
-    if evaluation.suite == "unigenbench" and not has_test_points(data, heldout):
-        yield (
-            "evaluation.suite",
-            "unigenbench needs held-out test points: data.source unigenbench or a mixture with it, "
-            "or scenes with data.scene_task draw",
-        )
-    may_ask = evaluation.suite in evaluation.judges_of_suites
-    if evaluation.suite == "yes_no" and not evaluation.judge:
-        yield "evaluation.yes_no.judge", f"is required: {_declared(config.judges)}"
-    elif may_ask and heldout != "scenes" and not evaluation.judge:
-        yield (
-            f"evaluation.{evaluation.suite}.judge",
-            f"is required: the exact checker scores scenes only, not {heldout}; "
-            f"{_declared(config.judges)}",
+            f"evaluation.{suite}.judge",
+            f"is required: the exact checker scores scenes only, not {heldout}; {declared}",
         )
 
 
@@ -205,7 +189,7 @@ def suite_warnings(config: RunConfig) -> Problems:
         yield (
             "evaluation.suite",
             "ocr finds no text to look for in these scenes, so it has no score but gold; use "
-            f"{_suite_for(config.data, 'scenes')}",
+            f"{suite_for(config.data, 'scenes')}",
         )
     if judge_is_reward(config):
         yield (
@@ -227,81 +211,6 @@ def _mixture_warnings(config: RunConfig) -> Problems:
             yield path, "no data set of the mixture is rewarded by it, so it is never asked"
 
 
-def _paircomp_rejections(data: DataConfig, evaluation: EvaluationConfig, heldout: str) -> Problems:
-    if not has_pairs(data, heldout):
-        sources = " or ".join(PAIR_SOURCES)
-        yield (
-            "evaluation.suite",
-            f"paircomp needs held-out pairs: data.source {sources}, or data.scene_pairs above 0",
-        )
-    for name in ("prompts", "periodic_prompts"):
-        if getattr(evaluation, name) % 2:
-            yield f"evaluation.{name}", f"{getattr(evaluation, name)} would cut a pair in two"
-
-
-def _asks_for_scenes(data: DataConfig, heldout: str) -> bool:
-    """Whether every held-out prompt of a source asks for a scene to be drawn."""
-    if heldout == "mixture":
-        return all(one.source == "scenes" for one in data.datasets.values())
-    return heldout == "scenes" and data.scene_task == "draw"
-
-
-def _suite_for(data: DataConfig, heldout: str) -> str:
-    """The suite that was made for such prompts."""
-    if has_pairs(data, heldout):
-        return "paircomp"
-    if has_edits(data, heldout):
-        return "complex_edit" if heldout == LICENSED else "editing"
-    if has_graphs(data, heldout):
-        return "mmmg"
-    return heldout if heldout in ("scenes", "unigenbench") else "yes_no"
-
-
-def _lacks_target(data: DataConfig, heldout: str) -> bool:
-    """Whether held-out prompts of a format surely have no text to look for. JSON lines of plain
-    prompts may: their other keys are metadata."""
-    if heldout == "mixture":
-        return all(one.without_target() for one in data.datasets.values())
-    path = data.heldout_path or data.path or ""
-    return heldout in WITHOUT_TARGET and not (heldout == "plain" and path.endswith(".jsonl"))
-
-
 def _declared(judges: Mapping[str, JudgeConfig]) -> str:
     """Which judges a suite may name."""
     return f"name one of {', '.join(judges)}" if judges else "declare one in judges, and name it"
-
-
-def data_has_words(data: DataConfig) -> bool:
-    """Whether held-out prompts may ask for a text; files are believed."""
-    if (data.heldout_path and data.heldout_source) or data.source != "scenes":
-        return True
-    return data.scene_task == "draw" and data.scene_kind != "shapes"
-
-
-def has_pairs(data: DataConfig, source: str) -> bool:
-    """Whether prompts of a source come in pairs."""
-    return data.scene_pairs > 0 if source == "scenes" else source in PAIR_SOURCES
-
-
-def has_graphs(data: DataConfig, source: str) -> bool:
-    """Whether prompts of a source have knowledge graphs."""
-    return data.scene_task == "graph" if source == "scenes" else source == "mmmg"
-
-
-def has_test_points(data: DataConfig, source: str) -> bool:
-    """Whether prompts of a source, or some of a mixture's, have test points."""
-    if source == "mixture":
-        return any(has_test_points(one, one.source) for one in data.parts().values())
-    if source == "scenes":
-        return data.scene_task == "draw"
-    return source in ("unigenbench", "deepgen_eval")
-
-
-def has_levels(data: DataConfig, source: str) -> bool:
-    """Whether instructions of a source are of levels."""
-    return data.scene_task == "edit" if source == "scenes" else source == LICENSED
-
-
-def has_edits(data: DataConfig, source: str) -> bool:
-    """Whether prompts of a source ask for changes of images."""
-    return data.scene_task == "edit" if source == "scenes" else source in EDIT_SOURCES

@@ -9,7 +9,7 @@ from atelier.config.custom_rewards import says_range
 from atelier.config.policy_parts import holds_weights_alone
 from atelier.config.prompt_files import EDIT_SOURCES, PAIR_SOURCES
 from atelier.config.schema import RunConfig
-from atelier.config.suite_rules import has_edits, has_pairs
+from atelier.config.suite_data import has_edits, has_pairs
 
 Rejections = Iterator[tuple[str, str]]
 

@@ -3,7 +3,7 @@ another choice; but whoever set one meant something by it, so the plan warns."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
@@ -13,9 +13,12 @@ from atelier.config.facts.deepgen import of_checkpoint
 from atelier.config.gpu_waiting import GpuWaitConfig
 from atelier.config.ground_truth import GroundTruthConfig
 from atelier.config.learning_rate import ScheduleConfig
+from atelier.config.mirrors import MirrorConfig, MirrorsConfig
 from atelier.config.placement import gpus_wanted
-from atelier.config.schema import LORA_TARGETS, RunConfig
+from atelier.config.rewards import OcrConfig, SpansConfig
+from atelier.config.schema import LORA_TARGETS, DataConfig, RunConfig
 from atelier.config.sft import PicturesConfig, SftConfig
+from atelier.config.suite_data import heldout_format
 from atelier.config.suite_rules import licensed
 
 
@@ -43,7 +46,57 @@ _WRITING = (
     "evaluation.completions",
 )
 
+# What a suite's judge is asked, beside who it is.
+_ASKED = {
+    "yes_no": ("question",),
+    "paircomp": ("question",),
+    "editing": ("about", "following_question", "preserving_question"),
+    "mmmg": ("ask", "parser", "min_judged_share"),
+    "complex_edit": ("alignment_question", "quality_question"),
+    "unigenbench": ("ask", "question"),
+}
+
+
+def _asked_rule(suite: str, keys: tuple[str, ...]) -> Rule:
+    return Rule(
+        tuple(f"evaluation.{suite}.{key}" for key in keys),
+        lambda config: _asks(config, suite),
+        f"evaluation.suite: {suite} with evaluation.{suite}.judge",
+    )
+
+
+def _asks(config: RunConfig, suite: str) -> bool:
+    return config.evaluation.suite == suite and config.evaluation.judge is not None
+
+
+def _mirror_rule(name: str) -> Rule:
+    return Rule(
+        tuple(f"tracking.{name}.{key}" for key in MirrorConfig.model_fields if key != "enabled"),
+        lambda config: getattr(config.tracking, name).enabled,
+        f"tracking.{name}.enabled: true",
+    )
+
+
+def _spans_rule(section: str) -> Rule:
+    def matters(config: RunConfig) -> bool:
+        ocr: OcrConfig | None = getattr(config, section).ocr
+        return ocr is None or ocr.rule == "spans"
+
+    keys = tuple(f"{section}.ocr.spans.{key}" for key in SpansConfig.model_fields)
+    return Rule(keys, matters, f"{section}.ocr.rule: spans")
+
+
 RULES = (
+    *(_asked_rule(*each) for each in _ASKED.items()),
+    *(_mirror_rule(name) for name in MirrorsConfig.model_fields),
+    *(_spans_rule(section) for section in ("rewards", "evaluation")),
+    Rule(
+        ("rewards.unified_reward_think.both_orders",),
+        lambda config: (
+            (own := config.rewards.unified_reward_think) is None or own.form == "verdict"
+        ),
+        "rewards.unified_reward_think.form: verdict",
+    ),
     Rule(_STOCHASTIC_STEPS, lambda config: config.policy.denoises, "policy.family: sd3 or deepgen"),
     Rule(
         ("policy.max_sequence_length",),
@@ -178,12 +231,14 @@ RULES = (
     ),
     Rule(
         ("data.malformed_rows",),
-        lambda config: "unigenbench" in (config.data.source, config.data.heldout_source),
-        "data.source or data.heldout_source: unigenbench",
+        lambda config: any(map(_has_sound_rows, _data_sets(config))),
+        "a source or heldout_source: unigenbench, or heldout_source: deepgen_eval",
     ),
     Rule(
         ("evaluation.unigenbench.question",),
-        lambda config: config.evaluation.unigenbench.ask == "each",
+        lambda config: (
+            config.evaluation.unigenbench.ask == "each" or not _asks(config, "unigenbench")
+        ),
         "evaluation.unigenbench.ask: each",
     ),
     Rule(
@@ -288,6 +343,17 @@ RULES = (
         "launch.engine: deepspeed with launch.zero_stage: 3",
     ),
 )
+
+
+def _data_sets(config: RunConfig) -> Sequence[DataConfig]:
+    return [config.data, *config.data.parts().values()]
+
+
+def _has_sound_rows(data: DataConfig) -> bool:
+    """Whether malformed rows of its files can be told from others."""
+    return "unigenbench" in (data.source, heldout_format(data)) or (
+        heldout_format(data) == "deepgen_eval"
+    )
 
 
 def _ratio_moves(config: RunConfig) -> bool:

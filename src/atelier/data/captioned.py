@@ -6,13 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from atelier.config.paths import from_root
 from atelier.config.sft import PicturesConfig
+from atelier.data.keys import key
 from atelier.data.prompts import Prompt, PromptSet
 from atelier.data.readers import captioned
 from atelier.data.samplers import sampling_shares, weighted_indices
 from atelier.data.scene_tables import Task, TooFewScenes, Wording, scene_table
 from atelier.data.scenes import Kind
-from atelier.errors import DataError
+from atelier.errors import DataError, PlanError
 
 TABLE = "sft"
 
@@ -57,10 +59,35 @@ def picture_indices(
     Raises:
         PlanError: there are fewer pictures than are to be drawn.
     """
+    require_enough(len(table), pictures, count)
     weights = dict(enumerate(file.weight for file in pictures.named_files.values())) or {0: 1.0}
     ids = [one.dataset_id for one in table]
     shares = sampling_shares(ids, weights, pictures.sampling_mode)
-    return weighted_indices(shares, update, count, seed)
+    # Not by the run's seed itself, as prompts are: tables of one size would be permuted alike.
+    return weighted_indices(shares, update, count, key(TABLE, seed))
+
+
+def require_enough(there: int, pictures: PicturesConfig, count: int) -> None:
+    """Check that an update can have `count` different pictures.
+
+    Raises:
+        PlanError: there are fewer.
+    """
+    if count > there:
+        where = f"data.sft.{pictures.source}"
+        raise PlanError(
+            f"train.sft.pictures_per_update {count} exceeds the {there} captioned pictures of "
+            f"{where}: lower it, or have more pictures there"
+        )
+
+
+def count_pictures(pictures: PicturesConfig) -> int:
+    """How many rows the files have, without reading the pictures.
+
+    Raises:
+        DataError: a file is missing, or no such file.
+    """
+    return sum(captioned.count(from_root(file.path)) for file in pictures.named_files.values())
 
 
 @dataclass(frozen=True)

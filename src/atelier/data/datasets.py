@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from atelier.config.datasets import SamplingMode
+from atelier.config.datasets import TARGET_REWARDS, SamplingMode
+from atelier.config.reward_names import ours
 from atelier.data.prompts import Prompt
 
 
@@ -30,6 +31,11 @@ class Dataset:
     sample_weight: float
     rewards: Mapping[str, float]
     path: Path | None = None
+
+    @property
+    def reads_text(self) -> frozenset[str]:
+        """Those of its rewards that look for a text, of which a prompt must say which."""
+        return frozenset(name for name in self.rewards if ours(name) in TARGET_REWARDS)
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,8 @@ from atelier.errors import DataError
 
 _TRUTH_SCENES = ("target_scene", "scene", "scene_graph")
 MOST_PIXELS = 8192 * 8192  # of one picture; a larger one is a mistake, or an attack
-_UNREADABLE = (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError)
+# What PIL raises of files that are no pictures, or damaged ones.
+UNREADABLE = (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError)
 
 
 def ground_truth_image(prompt: Prompt, size: int = REFERENCE_SIZE) -> Image.Image | None:
@@ -97,7 +98,7 @@ def _header_problem(file: Path | io.BytesIO, path: Path) -> str | None:
                 width, height = picture.size
     except Image.DecompressionBombError:
         return f"{path} has too many pixels (at most {MOST_PIXELS})"
-    except _UNREADABLE:
+    except UNREADABLE:
         return f"{path} is not an image, or a damaged one"
     if width * height > MOST_PIXELS:
         return f"{path} has too many pixels ({width} x {height}, at most {MOST_PIXELS})"
@@ -133,7 +134,7 @@ def _read(path: Path, prompt: Prompt) -> Image.Image:
         with Image.open(io.BytesIO(picture_bytes(file)) if is_inside(file) else file) as picture:
             picture.load()
             upright = ImageOps.exif_transpose(picture)
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         why = picture_problem(path) or f"{path} is damaged: {error}"
         raise DataError(f"prompt {prompt.prompt_id} ({prompt.text[:60]!r}): {why}") from error
     return opaque(upright)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -34,9 +35,9 @@ def joined(parts: Sequence[tuple[Dataset, Splits]]) -> Splits:
     left_out = {
         split: sum(splits.left_out[split] for _, splits in parts) for split in ("train", "heldout")
     }
-    return Splits(
-        PromptSet(tuple(train), "train"), PromptSet(tuple(heldout), "heldout"), dropped, left_out
-    )
+    malformed = [one for _, splits in parts for one in splits.malformed]
+    tables = PromptSet(tuple(train), "train"), PromptSet(tuple(heldout), "heldout")
+    return Splits(*tables, dropped, left_out, malformed)
 
 
 def mixed(splits: Splits, mixture: Mixture) -> Splits:
@@ -67,10 +68,24 @@ def in_turns(prompts: Sequence[Prompt]) -> tuple[Prompt, ...]:
     return tuple(one for *_, one in sorted(placed, key=lambda item: item[:2]))
 
 
+def without_target(mixture: Mixture, train: Iterable[Prompt]) -> dict[str, int]:
+    """Of each data set that is rewarded by what reads text, by name, how many training prompts do
+    not say which text, so that they are not rewarded by it."""
+    reading = {one.dataset_id: one.name for one in mixture.datasets if one.reads_text}
+    found = dict.fromkeys(reading.values(), 0)
+    for one in train:
+        if one.dataset_id in reading and "target" not in one.metadata:
+            found[reading[one.dataset_id]] += 1
+    return found
+
+
 def described(mixture: Mixture, splits: Splits) -> dict[str, Any]:
     """What the summary of the tables says of a mixture. `drawn` is a data set's expected share of
-    the prompts of a step, where a step is a small part of the table."""
+    the prompts of a step, where a step is a small part of the table; `heldout` counts prompts of
+    its own, not those of a held-out file; `without_target` is null where nothing reads text."""
     total = sum(one.metadata[SHARE] for one in splits.train)
+    unread = without_target(mixture, splits.train)
+    held = Counter(one.metadata.get("dataset") for one in splits.heldout)
 
     def of(dataset: Dataset) -> dict[str, Any]:
         train = [one for one in splits.train if one.dataset_id == dataset.dataset_id]
@@ -80,7 +95,8 @@ def described(mixture: Mixture, splits: Splits) -> dict[str, Any]:
             "sample_weight": dataset.sample_weight,
             "rewards": dict(dataset.rewards),
             "train": len(train),
-            "heldout": sum(one.dataset_id == dataset.dataset_id for one in splits.heldout),
+            "heldout": held[dataset.name],
+            "without_target": unread.get(dataset.name),
             "drawn": sum(one.metadata[SHARE] for one in train) / total,
         }
 

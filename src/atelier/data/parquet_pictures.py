@@ -38,7 +38,7 @@ def picture_bytes(path: Path) -> bytes:
             group, place = _place_of(opened, row)
             for batch in opened.iter_batches(1, row_groups=[group], columns=[COLUMN]):
                 if place == 0:
-                    return _bytes_of(batch.column(COLUMN)[0].as_py(), path)
+                    return bytes_of(batch.column(COLUMN)[0].as_py(), path)
                 place -= 1
     except (pyarrow.ArrowException, KeyError, UnicodeDecodeError) as error:
         raise OSError(f"{file} is damaged, or has no pictures: {error}") from error
@@ -70,6 +70,22 @@ def rows_of_file(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, dict
         raise DataError(f"{path}: not a Parquet file, or a damaged one ({error})") from error
 
 
+def count_rows(path: Path) -> int:
+    """How many rows a Parquet file has.
+
+    Raises:
+        DataError: not a Parquet file.
+    """
+    import pyarrow
+    from pyarrow.parquet import ParquetFile
+
+    try:
+        with ParquetFile(path, memory_map=True) as opened:
+            return int(opened.metadata.num_rows)
+    except (pyarrow.ArrowException, OSError) as error:
+        raise DataError(f"{path}: not a Parquet file, or a damaged one ({error})") from error
+
+
 def _place_of(opened: Any, row: int) -> tuple[int, int]:
     """The row group that a row is in, and its place there."""
     for group in range(opened.num_row_groups):
@@ -80,7 +96,12 @@ def _place_of(opened: Any, row: int) -> tuple[int, int]:
     raise OSError(f"it has {opened.metadata.num_rows} rows")
 
 
-def _bytes_of(value: Any, path: Path) -> bytes:
+def bytes_of(value: Any, path: Path) -> bytes:
+    """The picture in a cell of COLUMN.
+
+    Raises:
+        OSError: there is none.
+    """
     content = value.get("bytes") if isinstance(value, dict) else value
     if not isinstance(content, bytes) or not content:
         raise OSError(f"{path}: no bytes of a picture")

@@ -20,6 +20,7 @@ from atelier.data.readers.deepgen_eval import read_datasets
 from atelier.data.rows import whole_pairs
 from atelier.data.scene_tables import ScenesConfig, scene_table, scene_tables
 from atelier.data.splits import FilesConfig, Splits, beside_scenes, read_splits
+from atelier.data.whole_pictures import require_whole
 from atelier.errors import DataError
 
 
@@ -55,14 +56,15 @@ def prepare(config: DataConfig, out_dir: Path) -> dict[str, Any]:
     out. Training rows that stand among the held-out ones too are dropped and counted. The tables
     are a pure function of configuration and file contents.
 
-    Everything is read and checked before anything is written.
+    Everything is read and checked before anything is written, and every picture decoded once.
 
     Raises:
-        DataError: as `tables`.
+        DataError: as `tables`, or a picture is damaged.
     """
     splits, bins = tables(config)
     mixture = mixture_of(config)
     pictures = captioned_table(config)
+    require_whole([*splits.train, *splits.heldout, *(pictures or ())])
     summary = {
         "source": config.source,
         "path": config.path,

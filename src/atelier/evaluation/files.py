@@ -81,7 +81,8 @@ def write_results(folder: Path, evaluation: Evaluation, images: NDArray[np.uint8
     """Write scores, grid and summary beside images that are already there."""
     lines = [json.dumps(row, ensure_ascii=False, allow_nan=False) for row in evaluation.rows]
     write_text_atomically(folder / "scores.jsonl", "".join(line + "\n" for line in lines))
-    for name, text in SUITES[evaluation.summary["suite"]].files(evaluation.rows).items():
+    suite = SUITES[evaluation.summary["suite"]]
+    for name, text in suite.files(evaluation.rows, evaluation.summary).items():
         write_text_atomically(folder / name, text)
     if len(images):
         captions = [_caption(row) for row in evaluation.rows[:GRID_IMAGES]]

@@ -1,6 +1,7 @@
 """Files of verdicts, as the tools of UniGenBench write them (spec deepgen 6.3, 6.5).
 
-- CSV of DeepGen-RL: index, dup_idx, success, testpoints, scores, raw_output; a line an image.
+- CSV of DeepGen-RL: index, dup_idx, success, testpoints, scores, raw_output; a line an image. Of
+  several data sets, which its tools put into a file each, also dataset_id.
 - JSON lines of the same keys.
 - CSV of upstream: index, testpoint, result_json ({"score": [...]}) and others; it has no line for
   an image without verdicts.
@@ -25,6 +26,7 @@ from atelier.unigenbench.lists import read_list
 from atelier.unigenbench.taxonomy import UnknownPoint, dimension_of
 
 COLUMNS = ("index", "dup_idx", "success", "testpoints", "scores", "raw_output")
+DATASET = "dataset_id"
 NEEDED = {"index", "testpoints", "scores"}
 UPSTREAM = {"index", "testpoint", "result_json"}
 MOST = 10**9  # of an index
@@ -35,7 +37,8 @@ def as_judgements(rows: Sequence[Mapping[str, Any]], who: str) -> str:
     """The verdicts of an evaluation's rows as CSV; an image without verdicts has no scores."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(COLUMNS)
+    several = any(row["dataset_id"] for row in rows)
+    writer.writerow([*COLUMNS, *([DATASET] if several else [])])
     for row in rows:
         names, scores = ([one[key] for one in row["points"]] for key in ("point", who))
         success = None not in scores
@@ -43,13 +46,14 @@ def as_judgements(rows: Sequence[Mapping[str, Any]], who: str) -> str:
             *(row["prompt_id"], row["number"], success),
             *(json.dumps(names, ensure_ascii=False), json.dumps(scores if success else [])),
             "\n".join(row.get("said", ())),
+            *([row["dataset_id"]] if several else []),
         ])  # fmt: skip
     return file.getvalue()
 
 
 def read_judgements(path: Path) -> list[dict[str, Any]]:
-    """Rows {prompt_id, number, image, points, missing} as an evaluation has them, with a judge's
-    verdicts alone.
+    """Rows {dataset_id, prompt_id, number, image, points, missing} as an evaluation has them, with
+    a judge's verdicts alone.
 
     Raises:
         DataError: not such a file; or lines that are wrong, all reported: an image that is there
@@ -58,19 +62,20 @@ def read_judgements(path: Path) -> list[dict[str, Any]]:
     problems = Problems(path)
     values = _json_values if path.suffix == ".jsonl" else _csv_values
     rows: list[dict[str, Any]] = []
-    numbers: dict[int, set[int]] = {}
+    numbers: dict[tuple[int, int], set[int]] = {}
     for where, value in values(path, problems):
         own = Checked(path, problems, where, value)
         index = own.whole("index", 0, MOST)
-        seen = numbers.setdefault(index, set())
+        dataset = own.whole(DATASET, 0, MOST) if DATASET in value else 0
+        seen = numbers.setdefault((dataset, index), set())
         number = own.whole("dup_idx", 0, MOST) if "dup_idx" in value else len(seen)
         if number in seen:
             own.wrong(f"image {number} of prompt {index} stands twice")
         seen.add(number)
         points, missing = _points(own)
         rows.append(
-            {"prompt_id": index, "number": number, "image": f"{index}_{number}"}
-            | {"points": points, "missing": missing}
+            {"dataset_id": dataset, "prompt_id": index, "number": number}
+            | {"image": f"{dataset}_{index}_{number}", "points": points, "missing": missing}
         )
     problems.raise_if_any()
     if not rows:
@@ -86,7 +91,7 @@ def _points(own: Checked) -> tuple[list[dict[str, Any]], str | None]:
         return [], None
     for name in names:
         _require_known(own, name)
-    if success not in (None, True, False):
+    if success is not None and not isinstance(success, bool):  # 0 == False, and is none
         own.wrong(f"key 'success': true or false, not {short(success)}")
     if success is False:
         return [_point(name, None) for name in names], "no verdicts in the file"
@@ -132,8 +137,7 @@ def _csv_values(path: Path, problems: Problems) -> Iterator[tuple[str, dict[str,
             value["scores"] = _result_scores(row["result_json"])
         else:
             value |= {key: read_list(row[key]) for key in ("testpoints", "scores")}
-            if "dup_idx" in row:
-                value["dup_idx"] = _whole(row["dup_idx"])
+            value |= {key: _whole(row[key]) for key in ("dup_idx", DATASET) if key in row}
             if "success" in row:
                 told = row["success"].strip()
                 value["success"] = _TRUTH.get(told.casefold(), told)

@@ -1,8 +1,16 @@
-"""The judge that a suite asks."""
+"""The judge that a suite asks.
+
+An evaluation is written for good, so a judge that cannot be reached is waited for, and then the
+stage stops, resumable. Missing in an evaluation is only what a judge that answers gave no answer
+to: a refusal, words that cannot be read.
+"""
 
 from __future__ import annotations
 
+import logging
 import shutil
+import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,10 +21,68 @@ from atelier.config.judge import JudgeConfig
 from atelier.config.schema import RunConfig
 from atelier.config.suite_rules import judge_is_reward
 from atelier.errors import Stopped
-from atelier.judge.questions import Question
+from atelier.judge.questions import Answer, Question
+from atelier.rewards.asking_again import pause_seconds
 from atelier.rewards.scorers.judges import SharedJudge
 
+logger = logging.getLogger(__name__)
+
 ASKED_AT_ONCE = 64  # questions hold their images
+
+
+class PatientJudge(SharedJudge):
+    """A judge that is asked again for as long as it cannot be reached.
+
+    Args:
+        patience: seconds without any answer after which it is given up (evaluation.judge_deadline).
+    """
+
+    def __init__(self, config: JudgeConfig, key: str, patience: float) -> None:
+        super().__init__(config, key)
+        self._patience = patience
+        self._left = threading.Event()
+
+    def ask(self, questions: Sequence[Question]) -> list[Answer]:
+        """As `Judge.ask`, but no answer is missing that may be had when asked again later.
+
+        Raises:
+            Stopped: the judge cannot be reached, or is closed meanwhile.
+        """
+        answers = super().ask(questions)
+        end, round = time.monotonic() + self._patience, 0
+        while lacking := [place for place, one in enumerate(answers) if _for_now(one)]:
+            self._wait(answers[lacking[0]], len(lacking), pause_seconds(round, self._patience), end)
+            again = super().ask([questions[place] for place in lacking])
+            for place, answer in zip(lacking, again, strict=True):
+                answers[place] = answer
+            round += 1
+            if sum(map(_for_now, again)) < len(lacking):  # it is back
+                end, round = time.monotonic() + self._patience, 0
+        return answers
+
+    def close(self) -> None:
+        self._left.set()
+        super().close()
+
+    def _wait(self, answer: Answer, lacking: int, pause: float, end: float) -> None:
+        """Until the judge may be asked again."""
+        left = end - time.monotonic()
+        if left <= 0:
+            raise Stopped(
+                f"{self.key} cannot be reached, and {lacking} questions of the suite have no "
+                f"answer ({answer.missing}); it was asked again for evaluation.judge_deadline, "
+                f"{self._patience:g} s. What it answered is kept: start it, then resume"
+            )
+        logger.warning(
+            "%s: %d questions of the suite have no answer for now (%s); asked again in %.3g s",
+            *(self.key, lacking, answer.missing, min(pause, left)),
+        )
+        if self._left.wait(min(pause, left)):
+            raise Stopped(f"{self.key} was closed while it was waited for; resume to go on")
+
+
+def _for_now(answer: Answer) -> bool:
+    return answer.missing is not None and answer.retryable
 
 
 @dataclass(frozen=True)
@@ -58,13 +124,14 @@ def suite_judge(
     Args:
         judges: with the URLs of their servers. None is opened before it is asked.
         answers: folder for the answers of a judge that has none of its own (cache.folder), removed
-            when everything is scored. Who is killed before that goes on without asking twice.
+            when everything is scored. Who is ended before that goes on without asking twice.
     """
     name = config.evaluation.judge
     if name is None:
         yield None
         return
-    shared = SharedJudge(_keeping(judges[name], answers), f"judges.{name}")
+    asked = _keeping(judges[name], answers)
+    shared = PatientJudge(asked, f"judges.{name}", config.evaluation.judge_deadline)
     try:
         yield SuiteJudge(name, judges[name].model, shared, judge_is_reward(config))
     finally:

@@ -65,7 +65,26 @@ def table(
     failed = [row for row in rows if not is_judged(row, who)]
     if failures == "zeros":
         rows = [row if is_judged(row, who) else _as_zeros(row, who) for row in rows]
-    means = summarize(rows, (), samples, "pooled prompt")
+    return _table(rows, who, summarize(rows, (), samples, "pooled prompt"), failed)
+
+
+def summarized_table(
+    rows: Sequence[Row], who: str, metrics: Mapping[str, Mapping[str, Any]]
+) -> Table:
+    """The same, images without verdicts left out, of rows that were summarized.
+
+    Args:
+        metrics: as `results.summarize` gives them of these rows.
+    """
+    return _table(rows, who, metrics, [row for row in rows if not is_judged(row, who)])
+
+
+def _table(
+    rows: Sequence[Row],
+    who: str,
+    means: Mapping[str, Mapping[str, Any]],
+    failed: Sequence[Row],
+) -> Table:
     found = tallies_of(rows, who)
     lines = [
         Line(

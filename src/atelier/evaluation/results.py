@@ -33,9 +33,10 @@ class Evaluation:
     """Rows in the order of the images; the summary's `metrics` are what can be compared.
 
     summary: {suite, unit, headline, image_score, images, missing, reader, judge, judge_is_reward,
-    bootstrap_samples, metrics: {name: {mean, low, high, n}}}; a metric that no unit has is left
-    out. `headline` is the metric a reader wants first, `image_score` the column of the rows that
-    says how good one image is.
+    bootstrap_samples, metrics: {name: {mean, low, high, n}}}, and of baseline and final evaluation
+    unusable_prompts, how many of all held-out prompts the suite cannot use. A metric that no unit
+    has is left out. `headline` is the metric a reader wants first, `image_score` the column of the
+    rows that says how good one image is.
     """
 
     rows: list[dict[str, Any]]

@@ -47,13 +47,16 @@ class Suite:
         score: takes uint8 [N, H, W, 3], what each image was asked for, the section `evaluation` and
             the judge that it names; None where it names none.
         unit: what a mean is over (units.py).
-        files: what else an evaluation's folder holds, by name.
+        files: what else an evaluation's folder holds, by name (run_directory.SUITE_TABLES), of its
+            rows and its summary.
     """
 
     name: str
     score: Callable[[Images, Sequence[ImageRequest], EvaluationConfig, SuiteJudge | None], Scored]
     unit: Literal["prompt", "pair", "tiered prompt", "pooled prompt"] = "prompt"
-    files: Callable[[Rows], Mapping[str, str]] = field(default=lambda rows: {})
+    files: Callable[[Rows, Mapping[str, Any]], Mapping[str, str]] = field(
+        default=lambda rows, summary: {}
+    )
 
 
 def row(request: ImageRequest, image: NDArray[np.uint8]) -> dict[str, Any]:

@@ -11,11 +11,11 @@ from atelier.config.schema import RunConfig
 from atelier.report.metric_names import direction_of, order_of
 from atelier.stages.frame import Stage, open_stage
 from atelier.stages.remote_servers import require_answers
-from atelier.tracking.run_directory import RunDirectory
+from atelier.tracking.run_directory import SUITE_TABLES, RunDirectory
 
 logger = logging.getLogger(__name__)
 
-OUTPUTS = ("scores.jsonl", "summary.json", "paircomp.json", "images/*.png")
+OUTPUTS = ("scores.jsonl", "summary.json", *SUITE_TABLES, "images/*.png")
 
 
 def run(run: RunDirectory) -> dict[str, Any]:
@@ -35,11 +35,14 @@ def inputs(run: RunDirectory, config: RunConfig) -> list[Path]:
 
 
 def local_model(config: RunConfig) -> list[Path]:
-    """The model's directory, or its file of weights and the directory of its layout; a hub id is
-    identified by its name in the digest."""
+    """Files and directories of what makes the images: the model, or its file of weights with its
+    layout and what it was trained from, and an adapter of the environment's transformer. A hub id
+    is identified by its name in the digest."""
     from atelier.config.paths import from_root, is_directory, is_file
 
-    named = (config.policy.path, config.policy.layout)
+    policy = config.policy
+    bases = (policy.bases.vlm, policy.bases.pipeline, policy.bases.sft)
+    named = (policy.path, policy.layout, *bases, config.rollout.environment.adapter)
     paths = [from_root(one) for one in named if one is not None]
     return [path for path in paths if is_directory(path) or is_file(path)]
 

@@ -2,6 +2,9 @@
 
 A thread follows train/events.jsonl; each `evaluation_images` event names a folder, and gets
 scores.jsonl and summary.json there. Step 0 is the baseline, cut to the same prompts.
+
+Training goes on whatever becomes of an evaluation. One whose judge cannot be reached is tried again
+beside it, and at its end for the last time: then the stage stops, resumable, with every checkpoint.
 """
 
 from __future__ import annotations
@@ -14,11 +17,11 @@ from types import TracebackType
 from atelier.background import LEAVE_SECONDS, BackgroundLoop
 from atelier.config.schema import RunConfig
 from atelier.data.prompts import read_prompts
-from atelier.errors import AtelierError
+from atelier.errors import AtelierError, Stopped
 from atelier.evaluation.evaluate import score_folder
 from atelier.evaluation.files import read_evaluation, read_images, write_results
 from atelier.evaluation.judging import SuiteJudge
-from atelier.evaluation.requests import image_requests
+from atelier.evaluation.requests import evaluated, image_requests
 from atelier.evaluation.results import restricted
 from atelier.stages.announced import Images, announced_images
 from atelier.stages.baseline import describe
@@ -27,6 +30,7 @@ from atelier.tracking.run_directory import RunDirectory
 logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 1.0
+JUDGE_AWAY_SECONDS = 60.0
 
 
 class EvaluationFollower:
@@ -53,6 +57,9 @@ class EvaluationFollower:
     def _follow(self) -> float | None:
         try:
             self._score_new()
+        except Stopped as stopped:
+            logger.warning("an evaluation is scored later: %s", stopped)
+            return JUDGE_AWAY_SECONDS
         except (AtelierError, OSError):
             logger.exception("an evaluation could not be scored now; it is tried again at the end")
             return None
@@ -65,7 +72,7 @@ class EvaluationFollower:
     def _score(self, images: Images) -> None:
         if (images.folder / "summary.json").exists():
             return
-        prompts = self._prompts[: images.prompts]
+        prompts = evaluated(self._prompts, self._config.evaluation, images.prompts)
         evaluation = score_folder(images.folder, prompts, self._config.evaluation, self._judge)
         means = {name: evaluation.mean(name) for name in evaluation.summary["metrics"]}
         logger.info("held-out at step %d: %s", images.step, describe(means))
@@ -90,7 +97,8 @@ def write_step_zero(run: RunDirectory, config: RunConfig) -> None:
     folder = run.periodic_evaluation(config.evaluation.suite, 0)
     if not (run.baseline / "summary.json").exists() or (folder / "summary.json").exists():
         return
-    prompts = read_prompts(run.data / "heldout.parquet")[: config.evaluation.periodic_prompts]
+    heldout = read_prompts(run.data / "heldout.parquet")
+    prompts = evaluated(heldout, config.evaluation, config.evaluation.periodic_prompts)
     baseline = read_evaluation(run.baseline)
     there = {row["image"] for row in baseline.rows}
     asked = [one.file for one in image_requests(prompts, config.evaluation)]

@@ -18,7 +18,7 @@ from atelier.data.prompts import read_prompts
 from atelier.errors import DataError
 from atelier.evaluation.evaluate import evaluate
 from atelier.evaluation.files import read_images, write_images, write_results
-from atelier.evaluation.requests import ImageRequest, image_requests
+from atelier.evaluation.requests import ImageRequest, evaluated, image_requests, kind_for, usable
 from atelier.evaluation.results import Evaluation
 from atelier.policies.base import Policy
 from atelier.policies.registry import load_policy
@@ -40,7 +40,13 @@ def evaluate_weights(
     Args:
         weights: trained tensors by parameter name; None evaluates the model as it was loaded.
     """
-    prompts = read_prompts(run.data / "heldout.parquet")[: config.evaluation.prompts]
+    heldout = read_prompts(run.data / "heldout.parquet")
+    prompts = evaluated(heldout, config.evaluation, config.evaluation.prompts)
+    unusable = len(heldout) - len(usable(heldout, config.evaluation))
+    if unusable:
+        logger.info(
+            "%d held-out prompts are left out: no %s", unusable, kind_for(config.evaluation)
+        )
     requests = image_requests(prompts, config.evaluation)
     files = [one.file for one in requests]
     images = _left_there(folder, files)
@@ -51,7 +57,8 @@ def evaluate_weights(
             images = _generate(policy, requests, config)
         write_images(folder, files, images)
     with judge_of_stage(run, config, folder) as judge:
-        evaluation = evaluate(images, prompts, config.evaluation, judge)
+        found = evaluate(images, prompts, config.evaluation, judge)
+        evaluation = Evaluation(found.rows, found.summary | {"unusable_prompts": unusable})
         write_results(folder, evaluation, images)
     return evaluation
 

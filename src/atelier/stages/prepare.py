@@ -15,6 +15,7 @@ from atelier.config.sft_rules import picture_files
 from atelier.data.versioning import md5_of, md5_of_folder, tracked_md5
 from atelier.errors import DataError
 from atelier.stages.frame import Stage, open_stage
+from atelier.stages.readable import require_texts
 from atelier.stages.run_file import read_run, write_data
 from atelier.tracking.run_directory import RunDirectory, read_json_object
 
@@ -22,6 +23,11 @@ logger = logging.getLogger(__name__)
 
 TABLES = ("train.parquet", "heldout.parquet")
 PICTURES = "sft.parquet"
+# What the rows of each are called.
+ROWS = {
+    **dict(zip(TABLES, ("training prompt", "held-out prompt"), strict=True)),
+    PICTURES: "captioned picture",
+}
 OUTPUTS = (*TABLES, PICTURES, "summary.json")
 
 
@@ -34,7 +40,9 @@ def run(run: RunDirectory, prepared: Path | None = None) -> dict[str, Any]:
             (stages/prepared.py): they are copied. None makes them.
 
     Raises:
-        DataError: an input is missing or malformed, or `prepared` is not what DVC says it is.
+        DataError: an input is missing or malformed, or `prepared` is not what DVC says it is; or a
+            text has a mark of the language model that reads it.
+        PlanError: there are fewer captioned pictures than an update takes.
     """
     stage = open_prepare(run)
     summary = stage.execute(lambda: _work(stage, prepared))
@@ -87,10 +95,24 @@ def _work(stage: Stage, prepared: Path | None) -> dict[str, Any]:
         summary = prepare(stage.config.data, stage.folder)
     else:
         summary = _copy(prepared, stage.folder, (*tables_of(stage.config), "summary.json"))
+    _require_use(stage.config, stage.folder)
     # Before the stage ends, which is when the mirror first looks at the run.
     _note_data(stage.run, stage.config, prepared)
     logger.info("prepare: %s", _described(summary))
     return summary
+
+
+def _require_use(config: RunConfig, folder: Path) -> None:
+    """The tables are of use to the run: what its policy cannot read, and too few pictures, are told
+    before the baseline is measured."""
+    from atelier.data.captioned import require_enough
+    from atelier.data.prompts import read_prompts
+
+    found = {name: read_prompts(folder / name) for name in tables_of(config)}
+    require_texts(config, {ROWS[name]: prompts for name, prompts in found.items()})
+    if config.train.sft.enabled:
+        pictures = config.train.sft.pictures_per_update
+        require_enough(len(found[PICTURES]), config.data.sft, pictures)
 
 
 def _described(summary: dict[str, Any]) -> str:
@@ -105,6 +127,9 @@ def _described(summary: dict[str, Any]) -> str:
     for split, more in summary["left_out"].items():
         if more:
             parts.append(f"{more} more than data.{split}_prompts left out")
+    for dataset in (summary["mixture"] or {}).get("datasets", ()):
+        if lacking := dataset["without_target"]:
+            parts.append(f"{lacking} of {dataset['name']} without a text to read, so without OCR")
     if malformed := summary["malformed"]["left_out"]:
         parts.append(f"{malformed} malformed rows left out (data.malformed_rows)")
     return "; ".join(parts)

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 from atelier.config.paths import from_root, is_file, repository_root
 from atelier.config.prompt_files import named_files
 from atelier.config.schema import DataConfig, RunConfig
+from atelier.config.sft_rules import picture_files
 from atelier.errors import DataError, PlanError
+from atelier.stages.readable import require_texts
 
 if TYPE_CHECKING:
     from atelier.data.prompts import Prompt
@@ -25,6 +27,9 @@ class PromptsHere:
         left_out: how many more the files have, of `train` and `heldout`.
         dropped: training prompts that are held out, or whose partner is.
         malformed: rows that are left out because they cannot be read.
+        unusable: held-out prompts that the suite cannot use, such as those without test points.
+        without_target: by data set of a mixture, training prompts that name no text for the rewards
+            that read one.
         with_truth: training prompts that have a picture of what they ask for; None where nothing is
             learned from such (algorithm.ground_truth).
     """
@@ -36,6 +41,8 @@ class PromptsHere:
     left_out: Mapping[str, int]
     dropped: int
     malformed: int
+    unusable: int
+    without_target: Mapping[str, int]
     with_truth: int | None
 
 
@@ -50,8 +57,10 @@ def prompts_here(config: RunConfig) -> PromptsHere | None:
         ConfigError: a data set of a mixture is rewarded by what is not set.
         PlanError: they are fewer than a step takes, or the first level of a curriculum has, which
             training would refuse; or there are not as many scenes as asked for; or none has a
-            picture to learn from.
+            picture to learn from; or the suite can use none that is held out; or fewer captioned
+            pictures than an update takes.
     """
+    _require_pictures(config)
     data = config.data
     files = [from_root(one.path) for one in named_files(data)]
     if not all(map(is_file, files)):
@@ -66,6 +75,7 @@ def prompts_here(config: RunConfig) -> PromptsHere | None:
     _require_names(config)
     splits = _splits(data)
     _require_mixes(config, splits.train)
+    require_texts(config, {"training prompt": splits.train, "held-out prompt": splits.heldout})
     step, there = config.train.prompts_per_step, len(splits.train)
     if step > there:
         raise PlanError(
@@ -81,8 +91,47 @@ def prompts_here(config: RunConfig) -> PromptsHere | None:
         left_out=splits.left_out,
         dropped=splits.dropped,
         malformed=len(splits.malformed),
+        unusable=len(splits.heldout) - _usable(config, splits.heldout),
+        without_target=_without_target(data, splits.train),
         with_truth=_with_truth(config, splits.train),
     )
+
+
+def _require_pictures(config: RunConfig) -> None:
+    """An update finds as many captioned pictures as it takes, where their files are here."""
+    from atelier.data.captioned import count_pictures, require_enough
+
+    pictures, sft = config.data.sft, config.train.sft
+    files = [from_root(path) for _, path in picture_files(pictures)]
+    if not sft.enabled or pictures.source != "files" or not all(map(is_file, files)):
+        return
+    try:
+        require_enough(count_pictures(pictures), pictures, sft.pictures_per_update)
+    except PlanError as error:
+        raise PlanError(f"this plan cannot work:\n  {error}") from error
+
+
+def _without_target(data: DataConfig, prompts: Sequence[Prompt]) -> dict[str, int]:
+    from atelier.data.mixtures import without_target
+    from atelier.data.prepare import mixture_of
+
+    with contextlib.chdir(repository_root()):
+        mixture = mixture_of(data)
+    found = {} if mixture is None else without_target(mixture, prompts)
+    return {name: count for name, count in found.items() if count}
+
+
+def _usable(config: RunConfig, heldout: Sequence[Prompt]) -> int:
+    """How many held-out prompts the suite can use."""
+    from atelier.evaluation.requests import kind_for, usable
+
+    found = len(usable(heldout, config.evaluation))
+    if not found:
+        raise PlanError(
+            f"this plan cannot work:\n  evaluation.suite: none of the {len(heldout)} held-out "
+            f"prompts is {kind_for(config.evaluation)}, which {config.evaluation.suite} needs"
+        )
+    return found
 
 
 def _with_truth(config: RunConfig, prompts: Sequence[Prompt]) -> int | None:
@@ -149,11 +198,13 @@ def prompt_warnings(config: RunConfig, found: PromptsHere) -> Iterator[str]:
     """Evaluations that ask for more prompts than the file has, which is fewer than asked for; and
     that measure otherwise than the file says."""
     yield from _unlike_evaluations(config)
-    if found.heldout >= found.heldout_asked:
+    there = found.heldout - found.unusable
+    if there >= found.heldout_asked:
         return
     for name in ("prompts", "periodic_prompts"):
-        if (asked := getattr(config.evaluation, name)) > found.heldout:
-            yield f"evaluation.{name}: {asked}, but only {found.heldout} prompts are held out"
+        if (asked := getattr(config.evaluation, name)) > there:
+            of_use = f" that {config.evaluation.suite} can use" if found.unusable else ""
+            yield f"evaluation.{name}: {asked}, but only {there} prompts{of_use} are held out"
 
 
 def _unlike_evaluations(config: RunConfig) -> Iterator[str]:

@@ -14,6 +14,11 @@ from atelier.errors import DataError
 FORMAT = 1  # of a run directory; in run.json, to be raised when an older Atelier would misread it
 PRUNED = "pruned.json"  # beside checkpoints: which ones were removed to save space
 _CHECKPOINT = re.compile(r"step-\d{6,}")
+# What the folder of an evaluation holds beside scores and images: the tables of its suite.
+SUITE_TABLES = (
+    *("paircomp.json", "mmmg.json", "complex_edit.json"),
+    *("unigenbench.json", "unigenbench_scores.csv"),
+)
 STAGES = ("prepare", "baseline", "train", "evaluate", "export", "report")
 
 

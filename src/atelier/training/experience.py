@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from atelier.algorithms.advantages import comparable, flat_groups
+from atelier.algorithms.advantages import flat_groups
+from atelier.algorithms.comparison import Comparison
 from atelier.config.schema import RunConfig
 from atelier.config.whole_groups import images_together
 from atelier.data.prompts import Prompt
@@ -172,9 +173,9 @@ class Collector:
         return table
 
     def _flat_groups(self, scores: StepScores) -> Tensor:
-        enough = self.config.rewards.min_valid_in_group
-        compared = comparable(scores.group_ids, scores.valid, enough)
-        return flat_groups(scores.total, scores.group_ids, compared)
+        comparison = Comparison.of(self.config)
+        valid = comparison.comparable(scores)
+        return flat_groups(comparison.compared(scores), scores.group_ids, valid)
 
     def _scores(self, flight: InFlight, rollouts: Updates, watch: Stopwatch) -> StepScores:
         submissions, flight.submissions = flight.submissions, []

@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from atelier.algorithms.advantages import advantage_shares, comparable, zero_std_share
+from atelier.algorithms.advantages import advantage_shares, zero_std_share
+from atelier.algorithms.comparison import Comparison
 from atelier.policies.base import Sample
 from atelier.rewards.reward_set import ScoreTable
 from atelier.training.distributed import World
@@ -66,19 +67,17 @@ class StepScores:
         return result
 
 
-def comparison_metrics(scores: StepScores, min_valid_in_group: float) -> dict[str, float]:
-    """What the groups' comparison rests on: groups that teach nothing, among them those with too
-    few scores, and what share of the advantage each reward explains."""
-    groups = scores.group_ids
-    compared = comparable(groups, scores.valid, min_valid_in_group)
+def comparison_metrics(scores: StepScores, comparison: Comparison) -> dict[str, float]:
+    """What the comparison rests on: groups that teach nothing, among them those with too few
+    scores, and what share of the advantage each reward explains. Images that are compared over a
+    whole step are one group."""
+    groups, comparable = comparison.groups(scores), comparison.comparable(scores)
     count = len(groups.unique())
-    parts = {
-        name: _weighted(scores.values[name], weight) for name, weight in scores.weights.items()
-    }
-    shares = advantage_shares(parts, groups, compared)
+    shares = advantage_shares(comparison.parts(scores), groups, comparable)
+    flat = zero_std_share(comparison.compared(scores), groups, comparable)
     return {
-        "advantage/zero_std_share": zero_std_share(scores.total, groups, compared),
-        "advantage/sparse_group_share": 1 - len(groups[compared].unique()) / max(count, 1),
+        "advantage/zero_std_share": flat,
+        "advantage/sparse_group_share": 1 - len(groups[comparable].unique()) / max(count, 1),
         **{f"reward/{name}/advantage_share": share for name, share in shares.items()},
     }
 
@@ -94,11 +93,6 @@ def truth_metrics(scores: StepScores, samples: Sequence[Sample]) -> dict[str, fl
     drawn = scores.total[scores.valid & ~given].double()
     share = {"ground_truth/share": float(given.double().mean())}
     return share | ({"reward/drawn": float(drawn.mean())} if len(drawn) else {})
-
-
-def _weighted(values: Tensor, weights: Tensor) -> Tensor:
-    """Weight times score [N], 0 where the weight is, even of a score that is missing."""
-    return torch.where(weights != 0, weights * values.double(), 0.0)
 
 
 def gather_scores(

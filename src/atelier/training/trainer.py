@@ -17,10 +17,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from atelier.algorithms.comparison import Comparison
 from atelier.config.schema import RunConfig
 from atelier.data.prompts import Prompt
 from atelier.evaluation.files import write_images
-from atelier.evaluation.requests import ImageRequest, image_requests
+from atelier.evaluation.requests import ImageRequest, evaluated, image_requests
 from atelier.policies.base import Sample
 from atelier.training.batches import step_samples
 from atelier.training.distributed import World
@@ -87,7 +88,7 @@ class Trainer:
         scores = flight.scores
         with watch("update"):
             metrics = self.learner.learn(flight)
-        compared = comparison_metrics(scores, self.config.rewards.min_valid_in_group)
+        compared = comparison_metrics(scores, Comparison.of(self.config))
         if self.config.algorithm.ground_truth.enabled:
             compared |= truth_metrics(scores, self._samples(step))
         return ahead, {**flight.metrics, **scores.summary(), **compared, **metrics}
@@ -125,7 +126,7 @@ class Trainer:
         """Write the suite's images for the train stage to score; all ranks, averaged weights."""
         config = self.config.evaluation
         folder = self.journal.run.periodic_evaluation(config.suite, step)
-        prompts = self.heldout_prompts[: config.periodic_prompts]
+        prompts = evaluated(self.heldout_prompts, config, config.periodic_prompts)
         requests = image_requests(prompts, config)
         size = config.micro_batch_size
         chunks = range(0, len(requests), size)

@@ -41,6 +41,7 @@ READERS: dict[str, Callable[[Path], list[Prompt]]] = {
 # Formats of which the rows that are sound can be read, and what is wrong with the others told.
 SOUND_ROWS: dict[str, Callable[[Path], tuple[list[Prompt], list[str]]]] = {
     "unigenbench": unigenbench.read_sound,
+    "deepgen_eval": deepgen_eval.read_sound,
 }
 
 

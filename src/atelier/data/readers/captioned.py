@@ -10,10 +10,10 @@ from pathlib import Path
 
 from atelier.config.prompt_files import shards_of
 from atelier.data.ground_truth import content_problem
-from atelier.data.parquet_pictures import COLUMN, rows_of_file
+from atelier.data.parquet_pictures import COLUMN, count_rows, rows_of_file
 from atelier.data.prompts import Prompt
 from atelier.data.readers.objects import Checked, checked_lines, short
-from atelier.data.readers.problems import Problems
+from atelier.data.readers.problems import Problems, lines, read_text
 
 KEYS = ("caption", COLUMN)
 
@@ -34,6 +34,18 @@ def read(path: Path) -> list[Prompt]:
             metadata = {"image": picture}
             prompts.append(Prompt(len(prompts), 0, row.text("caption"), metadata))
     return prompts
+
+
+def count(path: Path) -> int:
+    """How many rows all shards of a file have, sound or not.
+
+    Raises:
+        DataError: one is missing, or none that can be opened.
+    """
+    return sum(
+        count_rows(shard) if shard.suffix == ".parquet" else len(list(lines(read_text(shard))))
+        for shard in shards_of(path)
+    )
 
 
 def _json_rows(path: Path) -> Iterator[tuple[Checked, str | None]]:

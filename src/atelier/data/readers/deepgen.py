@@ -6,14 +6,14 @@ nothing; a prompt without quoted text is not rewarded by what reads text, where 
 """
 
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
 import yaml
 
-from atelier.config.datasets import TARGET_REWARDS, SamplingMode
+from atelier.config.datasets import SamplingMode
 from atelier.config.reward_names import ours, reward_hint
 from atelier.data.datasets import Dataset, Mixture, labelled
 from atelier.data.prompts import Prompt
@@ -34,10 +34,12 @@ def read(path: Path) -> list[Prompt]:
     """The prompts of all datasets, with metadata {"dataset": name, "rewards": mix}.
 
     Prompts that are rewarded by what reads text also have those of `ocr_text`; one without quoted
-    text has a mix without such rewards. prompt_id counts within a dataset.
+    text has a mix without such rewards (`mixtures.without_target` counts them). prompt_id counts
+    within a dataset.
 
     Raises:
-        DataError: the YAML or one of its prompt files is not what it should be.
+        DataError: the YAML or one of its prompt files is not what it should be, or none of the
+            prompts that are rewarded by what reads text has any.
     """
     return [one for dataset in read_mixture(path).datasets for one in _read_dataset(dataset)]
 
@@ -74,7 +76,7 @@ def read_mixture(path: Path, known_rewards: Collection[str] | None = None) -> Mi
 def _read_dataset(dataset: Dataset) -> list[Prompt]:
     assert dataset.path is not None
     problems = Problems(dataset.path)
-    reads_text = {name for name in dataset.rewards if ours(name) in TARGET_REWARDS}
+    reads_text = dataset.reads_text
     prompts = []
     for where, prompt in plain.read_placed(dataset.path):
         if not reads_text or "target" in prompt.metadata:
@@ -86,8 +88,20 @@ def _read_dataset(dataset: Dataset) -> list[Prompt]:
             if not any(mix.values()):
                 problems.add(where, ocr_text.quoting_problem(prompt.text) or "")
             prompts.append(labelled(prompt, dataset, mix))
+    if reads_text and not any("target" in one.metadata for one in prompts):
+        problems.add(f"data set {dataset.name}", _no_target(prompts, reads_text))
     problems.raise_if_any()
     return prompts
+
+
+def _no_target(prompts: Sequence[Prompt], reads_text: Collection[str]) -> str:
+    """What is wrong with a set of which no prompt can have the reward that its mix names."""
+    curly = any(quote in one.text for one in prompts for quote in ocr_text.CURLY_QUOTES)
+    hint = "; curly quotes do not count" if curly else ""
+    return (
+        f"rewarded by {', '.join(sorted(reads_text))}, but none of its {len(prompts)} prompts has "
+        f'text in straight double quotes ("){hint}'
+    )
 
 
 def _with_target(prompt: Prompt, where: str, problems: Problems) -> Prompt:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import ModuleType
 from typing import Protocol
 
 import yaml
@@ -61,13 +62,42 @@ def read(path: Path) -> list[Prompt]:
     Raises:
         DataError: the YAML or one of its prompt files is not what it should be.
     """
-    prompts = []
+    return [
+        one
+        for dataset_id, dataset in enumerate(read_datasets(path))
+        for one in _labelled(_reader(dataset).read(dataset.path), dataset_id, dataset)
+    ]
+
+
+def read_sound(path: Path) -> tuple[list[Prompt], list[str]]:
+    """The prompts of the rows that are not malformed, and what is wrong with the others, of the
+    files whose format tells them apart (unigenbench).
+
+    Raises:
+        DataError: as `read`; or no row of a file is left.
+    """
+    prompts: list[Prompt] = []
+    wrong: list[str] = []
     for dataset_id, dataset in enumerate(read_datasets(path)):
-        reader = unigenbench if dataset.scoring == "unigenbench" else plain
-        for one in reader.read(dataset.path):
-            metadata = {**one.metadata, "dataset": dataset.name}
-            prompts.append(replace(one, dataset_id=dataset_id, metadata=metadata))
-    return prompts
+        if _reader(dataset) is unigenbench:
+            found, told = unigenbench.read_sound(dataset.path)
+            wrong += told
+        else:
+            found = plain.read(dataset.path)
+        prompts += _labelled(found, dataset_id, dataset)
+    return prompts, wrong
+
+
+def _reader(dataset: EvaluationDataset) -> ModuleType:
+    return unigenbench if dataset.scoring == "unigenbench" else plain
+
+
+def _labelled(
+    prompts: Sequence[Prompt], dataset_id: int, dataset: EvaluationDataset
+) -> Iterator[Prompt]:
+    for one in prompts:
+        metadata = {**one.metadata, "dataset": dataset.name}
+        yield replace(one, dataset_id=dataset_id, metadata=metadata)
 
 
 def read_datasets(path: Path) -> list[EvaluationDataset]:

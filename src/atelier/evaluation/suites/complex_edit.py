@@ -67,10 +67,10 @@ def score(
     return _scored(rows, "gold_edited", "gold")
 
 
-def files(rows: Rows) -> Mapping[str, str]:
+def files(rows: Rows, summary: Mapping[str, Any]) -> Mapping[str, str]:
     """The table of levels and origins, of whoever scored."""
     found = {
-        who: [asdict(line) for line in table(rows, who)]
+        who: [asdict(line) for line in table(rows, who, summary["bootstrap_samples"])]
         for who, scores in SCORES.items()
         if any(one[f"{who}_{scores[0]}"] is not None for one in rows)
     }

@@ -73,7 +73,7 @@ def score(
     return _scored(rows, "gold_mmmg", f"gold, {counter}")
 
 
-def files(rows: Rows) -> Mapping[str, str]:
+def files(rows: Rows, _summary: Mapping[str, Any]) -> Mapping[str, str]:
     """The tables of tiers and disciplines, of every score that there is."""
     columns = [f"{who}_{name}" for who in WHO for name in ("mmmg", "official", "fidelity")]
     there = [name for name in columns if any(one[name] is not None for one in rows)]

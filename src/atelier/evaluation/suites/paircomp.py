@@ -9,6 +9,7 @@ categories, unweighted (spec janus 7).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from atelier.config.schema import EvaluationConfig
 from atelier.evaluation.gold_columns import gold_columns, require_gold
@@ -51,7 +52,7 @@ def score(
     return Scored(rows, "gold", "gold_arithmetic", "strict", METRICS)
 
 
-def files(rows: Rows) -> Mapping[str, str]:
+def files(rows: Rows, _summary: Mapping[str, Any]) -> Mapping[str, str]:
     """The scores as PairComp's own tools write them."""
     if max(one["number"] for one in rows) != 1:
         return {}  # PairComp has two images a caption

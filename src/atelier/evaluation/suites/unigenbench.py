@@ -26,7 +26,7 @@ from atelier.evaluation.image_statistics import NAMES
 from atelier.evaluation.judgement_files import as_judgements
 from atelier.evaluation.judging import ASKED_AT_ONCE, SuiteJudge
 from atelier.evaluation.point_questions import Judged, ask
-from atelier.evaluation.point_tables import as_json, table
+from atelier.evaluation.point_tables import as_json, summarized_table
 from atelier.evaluation.requests import MOST_IMAGES, ImageRequest
 from atelier.evaluation.suite import Images, Rows, Scored, Suite, row
 from atelier.evaluation.units import POINT_JUDGES, is_judged, point_metric
@@ -72,10 +72,10 @@ def score(
     return _scored(rows, "judge", f"judge {judge.model}, {config.unigenbench.ask}")
 
 
-def files(rows: Rows) -> Mapping[str, str]:
+def files(rows: Rows, summary: Mapping[str, Any]) -> Mapping[str, str]:
     """The tables of whoever scored, and the verdicts as DeepGen-RL's tools write them."""
     there = [who for who in POINT_JUDGES if any(is_judged(one, who) for one in rows)]
-    tables = {who: as_json(table(rows, who)) for who in there}
+    tables = {who: as_json(summarized_table(rows, who, summary["metrics"])) for who in there}
     return {
         "unigenbench.json": json.dumps(tables, indent=1, ensure_ascii=False) + "\n",
         "unigenbench_scores.csv": as_judgements(rows, there[0]) if there else "",

@@ -55,7 +55,7 @@ class SharedJudge:
 
     def __init__(self, config: JudgeConfig, key: str, tracing: Tracing | None = None) -> None:
         self.config = config
-        self._key = key
+        self.key = key
         self._tracing = tracing
         self._opening = threading.Lock()
         self._waking = threading.Lock()
@@ -107,9 +107,9 @@ class SharedJudge:
     def _opened(self) -> Judge:
         with self._opening:
             if self._closed:
-                raise RuntimeError(f"{self._key} was closed")
+                raise RuntimeError(f"{self.key} was closed")
             if self._judge is None:
-                self._judge = _open(self.config, self._key, self._tracing)
+                self._judge = _open(self.config, self.key, self._tracing)
             return self._judge
 
 

@@ -20,7 +20,8 @@ class Pair:
 @dataclass(frozen=True)
 class Tally:
     """An image's comparisons: how many were asked for and answered, and its share of wins among
-    those answered (a tie is half a win); None where none was."""
+    those answered (a tie is half a win); None where none was. A pair that was asked about in both
+    orders is answered where both were: one alone would count the judge's liking for a place."""
 
     asked: int
     answered: int
@@ -58,11 +59,13 @@ def tallies(count: int, outcomes: Iterable[tuple[Pair, float | None]]) -> list[T
     Args:
         outcomes: how far the first of the pair won: 1, 0, a half for a tie; None: no answer.
     """
+    known = list(outcomes)
+    lacking = {frozenset({one.first, one.second}) for one, won in known if won is None}
     asked, answered, wins = np.zeros(count, int), np.zeros(count, int), np.zeros(count)
-    for pair, first_won in outcomes:
+    for pair, first_won in known:
         both = [pair.first, pair.second]
         asked[both] += 1
-        if first_won is not None:
+        if first_won is not None and frozenset(both) not in lacking:
             answered[both] += 1
             wins[both] += first_won, 1 - first_won
     rates = [float(won / n) if n else None for won, n in zip(wins, answered, strict=True)]

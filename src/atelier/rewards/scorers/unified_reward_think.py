@@ -2,8 +2,9 @@
 
 Source: spec deepgen 5.5. Deviations: comparisons without an answer count for nobody, where the
 published reward gives half a win to both and so hides an outage; only a judge who says that it is
-a tie makes one. An image with too few answers is Missing; pairs are asked about in both orders; the
-question asks for what such judges were trained to write; nothing is rounded.
+a tie makes one. An image with too few answers is Missing; pairs are asked about in both orders, and
+count where both were answered; the question asks for what such judges were trained to write;
+nothing is rounded.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class UnifiedRewardThinkScorer(JudgedScorer):
     """
 
     name = "unified_reward_think"
-    revision = 2
+    revision = 3
 
     def __init__(self, config: UnifiedRewardThinkConfig, judge: SharedJudge) -> None:
         super().__init__(config, judge)

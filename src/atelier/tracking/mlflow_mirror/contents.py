@@ -21,6 +21,7 @@ from atelier.report.run_data import (
 from atelier.report.samples import read_samples, samples_page
 from atelier.tracking.mlflow_mirror.series import Record, log
 from atelier.tracking.mlflow_mirror.target import Target, milliseconds
+from atelier.tracking.run_directory import SUITE_TABLES
 
 PARAMETERS_A_BATCH = 100
 
@@ -77,6 +78,14 @@ def send_final(target: Target, stage: str, record: Mapping[str, Any]) -> None:
     step = 0 if stage == "baseline" else target.config.train.steps
     values = summary_series(stage, record)
     log(target, target.run_id, [Record(step, values, milliseconds(record["ended"]))])
+
+
+def send_tables(target: Target, stage: str) -> None:
+    """The tables of baseline's or evaluate's suite as files."""
+    folder = target.run.root / stage
+    for name in SUITE_TABLES:
+        if (folder / name).is_file():
+            target.client.log_artifact(target.run_id, str(folder / name), stage)
 
 
 def send_images(target: Target, one: Evaluation) -> None:

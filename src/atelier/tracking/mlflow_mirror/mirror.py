@@ -72,6 +72,7 @@ def _of_stages(target: Target) -> Iterator[tuple[str, Callable[[], None]]]:
             continue
         if stage in ("baseline", "evaluate"):
             yield f"final:{name}", partial(contents.send_final, target, stage, record)
+            yield f"tables:{name}", partial(contents.send_tables, target, stage)
         if stage == "export":
             yield f"model:{name}", partial(models.send_model, target, f"model:{name}", record)
         if stage == "report":
