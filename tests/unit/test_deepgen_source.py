@@ -287,6 +287,29 @@ def test_a_checkpoint_without_the_adapter_is_refused_unless_one_lies_beneath(
     assert f"LoRA of {modules} modules merged" in caplog.text
 
 
+@pytest.mark.parametrize("full_lies", ["above", "beneath"])
+def test_an_adapter_is_not_merged_into_a_language_model_that_is_there_in_full(
+    published, tmp_path: Path, full_lies: str
+) -> None:
+    """What `export sft` writes without --onto, beside the checkpoint that the run began with."""
+    root, settings = published
+    state = torch.load(root / "sft.pth", weights_only=True)
+    full = {name: one for name, one in state.items() if not name.startswith("lmm.")}
+    merged = torch.load(root / "merged.pt", weights_only=True)
+    full |= {f"lmm.{published_vlm_name(name)}": one for name, one in merged.items()}
+    torch.save(full, tmp_path / "full.pth")
+    files = (str(tmp_path / "full.pth"), str(root / "sft.pth"))
+    path, sft = files if full_lies == "above" else reversed(files)
+    both = settings.model_copy(
+        update={"path": path, "bases": settings.bases.model_copy(update={"sft": sft})}
+    )
+    whose = "policy.path" if full_lies == "above" else "policy.bases.sft"
+    with pytest.raises(ConfigError, match=rf"^policy\.bases\.sft: {whose} holds \d+ modules"):
+        open_source(both).vlm("float32")
+    alone = open_source(settings.model_copy(update={"path": files[0]})).vlm("float32").state_dict()
+    assert all(torch.equal(one, alone[name]) for name, one in merged.items())
+
+
 BROKEN: dict[str, tuple[Callable[[dict[str, Tensor]], object], str]] = {
     "transformer incomplete": (
         lambda state: state.pop("transformer.proj_out.bias"),

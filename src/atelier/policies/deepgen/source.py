@@ -38,7 +38,7 @@ from atelier.model_files import (
 from atelier.policies.deepgen.bridge_files import FOLDER as BRIDGE_FOLDER
 from atelier.policies.deepgen.bridge_files import build_bridge, read_bridge
 from atelier.policies.deepgen.connector import Bridge
-from atelier.policies.deepgen.published import Published, merge_vlm, sort_weights
+from atelier.policies.deepgen.published import Published, merge_vlm, require_one_form, sort_weights
 from atelier.policies.deepgen.reading import chosen_layers
 from atelier.policies.deepgen.template import FILE as TEMPLATE
 from atelier.policies.deepgen.template import Template, read_template
@@ -209,8 +209,8 @@ class Checkpoint(Source):
         """Of the file, over those of policy.bases.sft where there are any; each is accounted for.
 
         Raises:
-            ConfigError: a file cannot be read, a weight belongs to no part, or nothing says how the
-                language model was adapted.
+            ConfigError: a file cannot be read, a weight belongs to no part, nothing says how the
+                language model was adapted, or both do.
         """
         found = Published()
         for file in reversed(self._files):
@@ -220,6 +220,7 @@ class Checkpoint(Source):
                 "%d not used",
                 *(file, len(one.transformer), len(one.bridge), len(one.vlm), len(one.aside)),
             )
+            require_one_form("policy.bases.sft", one, found)
             found = one.over(found)
         if not found.vlm:
             raise ConfigError(
