@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,11 @@ from atelier.config.memory.estimate import estimate
 from atelier.config.plan import plan
 from atelier.config.resolve import resolve
 from atelier.config.schema import RunConfig
+from atelier.data.prompts import Prompt
+from atelier.data.scenes import sample_scene, to_dict
 from atelier.errors import PlanError
 from atelier.policies.deepgen.policy import DeepGenPolicy
+from atelier.policies.deepgen.vision import seen
 from benchmarks.deepgen_shape import build_bridge, build_vlm
 from tests.support import random_deepgen
 from tests.support.runs import random_deepgen_model, untrained_pipeline
@@ -56,7 +60,7 @@ def test_the_sizes_of_a_directory_are_those_of_the_model(part: str) -> None:
     assert facts.trained(config) - (0 if part == "lora" else table) == trained
     model = random_deepgen.build()
     bridge = sum(one.numel() for one in model.bridge.parameters())
-    assert facts.bridge_parameters == bridge
+    assert facts.bridge.parameters == bridge
     assert facts.text_parameters == bridge + sum(one.numel() for one in model.vlm.parameters())
     conditions = policy._encoder.encode(["a red circle"])
     assert facts.text_width == conditions.tokens.shape[-1]
@@ -75,6 +79,73 @@ def test_the_memory_of_the_published_recipe() -> None:
     both = known_facts(configured(*settings, "policy.trainable=dit_connector", path=HUB))
     assert both.trained(config) == facts.parameters + PUBLISHED_BRIDGE - 128 * 2048
     assert both.condition_values > 2 * facts.condition_values, "hidden states are wider"
+
+
+EDITS = (
+    *("rollout.kind=edit", "data.scene_task=edit", "data.scene_kind=shapes"),
+    *("evaluation.suite=editing", "rewards.ocr=null", "rewards.jpeg_compressibility.weight=1.0"),
+)
+STAYS = {
+    "edits": EDITS,
+    "maskless": ("policy.connector.padding=maskless",),
+    "a small cache": ("policy.text.memory_gigabytes=0.001",),
+}
+
+
+@pytest.mark.parametrize("why", STAYS)
+def test_the_language_model_is_counted_where_it_stays(why: str) -> None:
+    settings = ("policy.text.dtype=bfloat16", "policy.text.disk_gigabytes=0")
+    freed = plan(configured(*settings)).memory
+    stays = plan(configured(*settings, *STAYS[why])).memory
+    assert freed is not None
+    assert stays is not None
+    facts = read_model_facts(configured())
+    assert isinstance(facts, DeepGenFacts)
+    assert freed.held["text encoders"] == 0
+    assert stays.held["text encoders"] == 2 * facts.text_parameters
+
+
+def test_an_edit_has_tokens_of_its_image_twice() -> None:
+    """The language model looks at it, and the transformer has its latents beside the noisy ones."""
+    torch.set_num_threads(1)
+    drawn, edits = (read_model_facts(configured(*one)) for one in ((), EDITS))
+    assert isinstance(drawn, DeepGenFacts)
+    assert isinstance(edits, DeepGenFacts)
+    policy = DeepGenPolicy.load(configured(*EDITS), "cpu")
+    scene = to_dict(sample_scene(random.Random(1), "shapes"))
+    prompt = Prompt(0, 0, "a red circle", {"source_scene": scene})
+    asked = policy.encode([prompt])
+    assert asked.references is not None
+    tower = policy._encoder._reader.parts.vlm.config.vision_config
+    (looked_at,) = seen([torch.zeros(3, policy.image_side, policy.image_side)], tower).tokens
+    assert edits.text_tokens - drawn.text_tokens == looked_at
+    (latents,) = asked.references[0]
+    size = policy._base.config.patch_size
+    behind = latents.shape[-1] * latents.shape[-2] // size**2
+    assert edits.tokens - drawn.tokens == looked_at + behind
+    assert edits.condition_values - edits.embedding_values == latents.numel()
+    guided = read_model_facts(configured(*EDITS, "rollout.guidance_scale=3"))
+    assert isinstance(guided, DeepGenFacts)
+    assert guided.condition_values - edits.condition_values == edits.embedding_values
+
+
+def test_a_cache_too_small_for_all_prompts_is_told() -> None:
+    small = ("policy.text.memory_gigabytes=0.001", "data.train_prompts=300")
+    (said,) = (one for one in plan(configured(*small)).warnings if "embeddings of" in one)
+    assert said.startswith("policy.text.disk_gigabytes: embeddings of 557 prompts and captions")
+    assert said.endswith("encode again; 1 holds all")
+    sft = ("data.sft={source: scenes, scenes: 100}", "train.sft.coefficient=0.1")
+    assert any("embeddings of 657 " in one for one in plan(configured(*small, *sft)).warnings)
+    for enough in ("policy.text.disk_gigabytes=1", "policy.connector.padding=maskless"):
+        told = plan(configured(*small, enough)).warnings
+        assert not any("embeddings of" in one for one in told)
+
+
+def test_the_recipe_keeps_what_it_encodes() -> None:
+    recipe = plan(resolve("deepgen/mr-grpo", [], Path(os.devnull)))
+    assert recipe.memory is not None
+    assert recipe.memory.held["text encoders"] == 0
+    assert not any("embeddings of" in one for one in recipe.warnings)
 
 
 def test_a_plan_of_a_tiny_one() -> None:
@@ -133,7 +204,7 @@ def test_a_file_of_weights_needs_what_it_was_trained_from(tmp_path: Path) -> Non
     facts = read_model_facts(configured(*bases, path=str(file)))
     assert isinstance(facts, DeepGenFacts)
     assert facts.parameters == read_model_facts(configured()).parameters
-    assert facts.bridge_parameters == PUBLISHED_BRIDGE, "which no header says"
+    assert facts.bridge == Bridge(), "which no header says"
     missing = rejected(*bases, f"policy.bases.sft={tmp_path}/x.pth", path=str(file))
     assert "policy.bases.sft: there is no file" in missing
 

@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from atelier.config.completion_rules import completion_warnings
 from atelier.config.facts.known_janus import IMAGE_TOKENS
 from atelier.config.facts.read import Facts, known_facts, read_model_facts, source
+from atelier.config.facts.sd3 import SD3Facts
 from atelier.config.memory.estimate import Memory, estimate
+from atelier.config.memory.prompts import prompt_warnings
 from atelier.config.model_rules import model_rejections
 from atelier.config.objective_rules import objective_warnings
 from atelier.config.placement import placement_rows, placement_warnings
@@ -210,6 +212,8 @@ def _warnings(config: RunConfig, ranks: int, facts: Facts | None) -> Iterator[tu
             "launch.master_address",
             f"{LOOPBACK}: only nodes on this very machine can meet there",
         )
+    if isinstance(facts, SD3Facts):
+        yield from prompt_warnings(config, facts)
     if facts is not None:
         yield from space_warnings(config, facts)
     else:

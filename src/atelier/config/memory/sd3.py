@@ -1,6 +1,6 @@
 """What Stable Diffusion 3 needs besides weights and engine.
 
-    prompts   text encoders, freed before anything else is loaded
+    prompts   text encoders, freed before anything else is loaded, or held all the time (prompts.py)
     rollout   a micro-batch through the transformer without gradients, or through the autoencoder
     replay    a micro-batch with gradients
     pictures  captioned ones: a micro-batch through the autoencoder, then with gradients (train.sft)
@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from atelier.config.facts.sd3 import SD3Facts
 from atelier.config.memory.parts import Own, copies, gathered
+from atelier.config.memory.prompts import encoders_stay
 from atelier.config.policy_parts import DTYPE_BYTES
 from atelier.config.schema import RunConfig
 from atelier.config.sft_rules import picture_micro_batch
@@ -31,6 +32,7 @@ _DECODED_TENSORS = 4  # of the autoencoder's widest activation at the image's fu
 def sd3_memory(config: RunConfig, facts: SD3Facts, images: int, actions: int, ranks: int) -> Own:
     """See the module. `images` are those whose experience is kept."""
     policy = config.policy
+    encoders = facts.text_parameters * DTYPE_BYTES[policy.text.dtype]
     values = stored_latents(config, facts, actions) + facts.condition_values
 
     def at_hand(backward: bool) -> dict[str, int]:
@@ -44,9 +46,10 @@ def sd3_memory(config: RunConfig, facts: SD3Facts, images: int, actions: int, ra
         held={
             "autoencoder": facts.vae_parameters * DTYPE_BYTES[policy.vae.dtype],
             "experience": 4 * images * values,
+            "text encoders": encoders if encoders_stay(config, facts) else 0,
         },
         phases={
-            "prompts": {"text encoders": facts.text_parameters * DTYPE_BYTES[policy.text.dtype]},
+            "prompts": {"text encoders": encoders},
             "rollout": {
                 **at_hand(backward=False),
                 "activations or decoding": max(_inference(config, facts), _decoding(config, facts)),

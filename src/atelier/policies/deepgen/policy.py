@@ -12,6 +12,7 @@ import torch
 from PIL.Image import Image
 from torch import Tensor, nn
 
+from atelier.config.facts.deepgen import SEEN_AS_A_TOKEN
 from atelier.config.schema import PolicyConfig, RunConfig
 from atelier.data.ground_truth import required_picture, source_image
 from atelier.data.pictures import square
@@ -26,7 +27,6 @@ from atelier.policies.deepgen.module import DeepGenModule
 from atelier.policies.deepgen.references import pixels, reference_latents
 from atelier.policies.deepgen.source import Source, open_source
 from atelier.policies.deepgen.transformer import masked
-from atelier.policies.deepgen.vision import SEEN_AS_A_TOKEN
 from atelier.policies.sd3.transformer_policy import TransformerPolicy, fresh, prepared
 
 
@@ -68,9 +68,10 @@ class DeepGenPolicy(TransformerPolicy):
     ) -> DeepGenPolicy:
         """Load what `policy.path` names (see source.open_source).
 
-        `prompts`, where they are known, are encoded before the transformer is loaded, so that it
-        and the language model are never on the device together. Others are encoded as they come,
-        and so are edits, whose source images the language model sees.
+        `prompts`, where they are known, are encoded before the transformer is loaded: where the
+        cache holds all of them, it and the language model are never on the device together. Others
+        are encoded as they come, and so are edits, whose source images the language model sees, and
+        all prompts where an embedding depends on its batch (policy.connector.padding: maskless).
         """
         device, policy = torch.device(device), config.policy
         source = open_source(policy)
