@@ -9,12 +9,13 @@ import torch
 from diffusers import AutoencoderKL
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
+from atelier.config.facts.connector_fit import chosen_layers
 from atelier.errors import ConfigError
 from atelier.policies.deepgen import vision
 from atelier.policies.deepgen.conditions import gathered
 from atelier.policies.deepgen.connector import Bridge, Shape
 from atelier.policies.deepgen.inputs import Reader
-from atelier.policies.deepgen.reading import chosen_layers, fused_states
+from atelier.policies.deepgen.reading import fused_states
 from atelier.policies.deepgen.references import reference_latents
 from atelier.policies.deepgen.template import FILE, Template, read_template, write_template
 from atelier.policies.deepgen.transformer import masked, velocities, velocity

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,10 @@ from peft import inject_adapter_in_model
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from atelier.config.schema import PolicyConfig
+from atelier.config.facts.read import read_model_facts
+from atelier.config.schema import PolicyConfig, RunConfig
 from atelier.errors import ConfigError
+from atelier.policies.deepgen.encoding import Parts
 from atelier.policies.deepgen.layout import write_model
 from atelier.policies.deepgen.published import (
     merge_vlm,
@@ -24,7 +27,7 @@ from atelier.policies.deepgen.published import (
     published_vlm_name,
     sort_weights,
 )
-from atelier.policies.deepgen.source import Checkpoint, open_source, require_fitting
+from atelier.policies.deepgen.source import Checkpoint, open_source
 from tests.support import random_deepgen
 
 RANK, ALPHA = 3, 6.0
@@ -152,7 +155,6 @@ def test_a_directory_gives_back_what_was_written(folder: Path) -> None:
         assert ours.keys() == read.keys()
         assert all(torch.equal(ours[name], read[name]) for name in ours)
     assert source.template() == model.template
-    require_fitting(source.bridge(), model.vlm, model.transformer)
     assert json.loads((folder / "model_index.json").read_text())["_class_name"] == "DeepGenPipeline"
 
 
@@ -207,11 +209,29 @@ def test_a_damaged_directory_is_told(tmp_path: Path, damage: str) -> None:
         open_all(policy(tmp_path / "model"))
 
 
-def test_parts_of_different_models_are_told(folder: Path) -> None:
-    model = random_deepgen.build()
-    other = random_deepgen.Sizes(**{**random_deepgen.SIZES.__dict__, "layers": 14})
-    with pytest.raises(ConfigError, match="hidden states have 64 values, and 3 layers of it is 96"):
-        require_fitting(model.bridge, random_deepgen.build(sizes=other).vlm, model.transformer)
+@pytest.mark.parametrize("is_checkpoint", [False, True])
+def test_parts_of_different_models_are_told(published, tmp_path: Path, is_checkpoint: bool) -> None:
+    """When they are loaded, and of a directory before that."""
+    root, settings = published
+    other = replace(random_deepgen.SIZES, layers=14)
+    folder = random_deepgen.save(tmp_path / "model")
+    random_deepgen.build(sizes=other).vlm.save_pretrained(folder / "vlm")
+    if is_checkpoint:
+        bases = settings.bases.model_copy(update={"vlm": str(folder / "vlm")})
+        mixed = settings.model_copy(update={"bases": bases})
+        state = torch.load(root / "sft.pth", weights_only=True)
+        rest = {name: one for name, one in state.items() if not name.startswith("lmm.")}
+        head = random_deepgen.build(sizes=other).vlm.lm_head.weight.detach()
+        torch.save({**rest, "lmm.lm_head.weight": head}, tmp_path / "full.pth")
+        mixed = mixed.model_copy(update={"path": str(tmp_path / "full.pth")})
+    else:
+        mixed = policy(folder)
+    message = "hidden states have 64 values, and 3 layers of it is 96"
+    with pytest.raises(ConfigError, match=message):
+        Parts.of(open_source(mixed), mixed, torch.device("cpu"))
+    if not is_checkpoint:
+        with pytest.raises(ConfigError, match=message):
+            read_model_facts(RunConfig(policy=mixed))
 
 
 # A checkpoint -------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from atelier.config.facts.connector_fit import require_fitting
 from atelier.config.facts.files import Tensors, below, count, read_json, stored_bytes, tensors_in
 from atelier.config.facts.sd3 import SD3Facts, painted_shape, weights_of
 from atelier.config.facts.targets import adapter_parameters, modules, unknown_targets
@@ -95,13 +96,17 @@ def is_deepgen(root: Path) -> bool:
 def read_deepgen(root: Path, config: RunConfig) -> DeepGenFacts:
     """Read the model directory `root`.
 
-    Raises ConfigError naming the file that is missing or not what it should be, or
-    policy.resolution where the model has no place for such images.
+    Raises ConfigError naming the file that is missing or not what it should be, policy.path where
+    its parts do not fit each other, or policy.resolution where the model has no place for such
+    images.
     """
     lacking = [name for name in FOLDERS if not (root / name).is_dir()]
     if lacking:
         raise ConfigError(f"{root}: has no {lacking[0]}/, so it is no DeepGen model")
-    return _facts(config, root, weights_of(root / "vlm"), _bridge(root / "connector"))
+    bridge = _bridge(root / "connector")
+    texts = read_json(root / "vlm" / "config.json")
+    require_fitting(bridge, texts, read_json(root / "transformer" / "config.json"))
+    return _facts(config, root, weights_of(root / "vlm"), bridge)
 
 
 def read_checkpoint(pipeline: Path, vlm: Path, config: RunConfig) -> DeepGenFacts:

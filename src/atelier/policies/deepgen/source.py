@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -39,7 +39,6 @@ from atelier.policies.deepgen.bridge_files import FOLDER as BRIDGE_FOLDER
 from atelier.policies.deepgen.bridge_files import build_bridge, read_bridge
 from atelier.policies.deepgen.connector import Bridge
 from atelier.policies.deepgen.published import Published, merge_vlm, require_one_form, sort_weights
-from atelier.policies.deepgen.reading import chosen_layers
 from atelier.policies.deepgen.template import FILE as TEMPLATE
 from atelier.policies.deepgen.template import Template, read_template
 
@@ -89,6 +88,10 @@ class Source(ABC):
 
     @abstractmethod
     def transformer(self, dtype: Dtype) -> SD3Transformer2DModel: ...
+
+    @abstractmethod
+    def transformer_config(self) -> Mapping[str, Any]:
+        """What the transformer is, without its weights."""
 
     @abstractmethod
     def vae(self) -> AutoencoderKL:
@@ -145,6 +148,11 @@ class Source(ABC):
         with self._opening(SCHEDULER):
             return FlowMatchEulerDiscreteScheduler.from_pretrained(directory, subfolder=SCHEDULER)
 
+    def _transformer_config(self, directory: Path) -> Mapping[str, Any]:
+        with self._opening(TRANSFORMER):
+            shape: Mapping[str, Any] = SD3Transformer2DModel.load_config(directory / TRANSFORMER)
+        return shape
+
     def _tokenizer(self, folder: Path) -> Any:
         with self._opening("its tokenizer"):
             return AutoTokenizer.from_pretrained(folder)
@@ -167,6 +175,9 @@ class Directory(Source):
     def transformer(self, dtype: Dtype) -> SD3Transformer2DModel:
         how = {"torch_dtype": getattr(torch, dtype)}
         return self._part(self.directory / TRANSFORMER, SD3Transformer2DModel, **how)
+
+    def transformer_config(self) -> Mapping[str, Any]:
+        return self._transformer_config(self.directory)
 
     def vae(self) -> AutoencoderKL:
         return self._vae(self.directory)
@@ -233,8 +244,7 @@ class Checkpoint(Source):
     def transformer(self, dtype: Dtype) -> SD3Transformer2DModel:
         where = self._policy.path
         with self._opening(TRANSFORMER), torch.device("meta"):
-            shape = SD3Transformer2DModel.load_config(self.pipeline_directory / TRANSFORMER)
-            model = SD3Transformer2DModel.from_config(shape)
+            model = SD3Transformer2DModel.from_config(self.transformer_config())
         weights, expected = self.weights.transformer, model.state_dict()
         require_all_weights(f"{where}: transformer", expected.keys() - weights.keys())
         require_no_others(f"{where}: transformer", weights.keys() - expected.keys())
@@ -243,6 +253,9 @@ class Checkpoint(Source):
         with self._opening(TRANSFORMER):
             model.load_state_dict(held, assign=True)
         return model.requires_grad_(False).eval()
+
+    def transformer_config(self) -> Mapping[str, Any]:
+        return self._transformer_config(self.pipeline_directory)
 
     def vae(self) -> AutoencoderKL:
         return self._vae(self.pipeline_directory)
@@ -270,22 +283,3 @@ class Checkpoint(Source):
 
     def text_files(self) -> list[Path]:
         return [*self._files, *(one for one in self.vlm_directory.iterdir() if one.is_file())]
-
-
-def require_fitting(bridge: Bridge, vlm: Any, transformer: Any) -> None:
-    """Raise ConfigError unless a connector translates from this language model to this
-    transformer."""
-    text, shape, painted = vlm.config.get_text_config(), bridge.shape, transformer.config
-    layers = len(chosen_layers(text.num_hidden_layers))
-    facts = {
-        "queries": (shape.query_width, text.hidden_size, "the language model's width"),
-        "hidden states": (shape.states, layers * text.hidden_size, f"{layers} layers of it"),
-        "tokens": (shape.tokens, painted.joint_attention_dim, "joint_attention_dim"),
-        "mean": (shape.pooled, painted.pooled_projection_dim, "pooled_projection_dim"),
-    }
-    for name, (found, wanted, of) in facts.items():
-        if found != wanted:
-            raise ConfigError(
-                f"policy.path: its connector's {name} have {found} values, and {of} is {wanted}: "
-                "its parts are of different models"
-            )

@@ -7,13 +7,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from atelier.config.facts.connector_fit import require_fitting
 from atelier.config.schema import PolicyConfig
 from atelier.policies.deepgen.layout import Model
 from atelier.policies.deepgen.pretrain.card import CARD
 from atelier.policies.deepgen.pretrain.exam import Exam
 from atelier.policies.deepgen.pretrain.options import Options
 from atelier.policies.deepgen.pretrain.trainer import trained_parts
-from atelier.policies.deepgen.source import open_source, require_fitting
+from atelier.policies.deepgen.source import open_source
 from atelier.policies.deepgen.transformer import masked
 from atelier.policies.pretraining.options import command
 from atelier.policies.pretraining.snapshots import RECORD, SAMPLES, install, read_record
@@ -48,7 +49,7 @@ def measure(folder: Path, prompts: int, steps: int) -> dict[str, float]:
         source.tokenizer(),
         source.template(),
     )
-    require_fitting(model.bridge, model.vlm, model.transformer)
+    require_fitting(model.bridge.shape, model.vlm.config.to_dict(), model.transformer.config)
     with ThreadPoolExecutor(1) as executor:
         exam = Exam(model, prompts, MEASURE_SEED, executor)
         return exam.scores(exam.paint(trained_parts(model), steps))[0]
