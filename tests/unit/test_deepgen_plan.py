@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from atelier.config.facts.deepgen import PUBLISHED_BRIDGE, Bridge, DeepGenFacts
 from atelier.config.facts.known_deepgen import VLM_PARAMETERS
@@ -207,6 +208,40 @@ def test_a_file_of_weights_needs_what_it_was_trained_from(tmp_path: Path) -> Non
     assert facts.bridge == Bridge(), "which no header says"
     missing = rejected(*bases, f"policy.bases.sft={tmp_path}/x.pth", path=str(file))
     assert "policy.bases.sft: there is no file" in missing
+
+
+def test_files_of_weights_are_looked_at_before_they_are_loaded(tmp_path: Path) -> None:
+    """Those of the guide: RL's safetensors, DeepSpeed's directory with a file's name."""
+    base = random_deepgen_model()
+    bases = (f"policy.bases.vlm={base}/vlm", f"policy.bases.pipeline={base}")
+    folder = tmp_path / "checkpoint-50"
+    folder.mkdir()
+    file = folder / "model.safetensors"
+    save_file({"transformer.a": torch.zeros(4)}, file)
+    assert read_model_facts(configured(*bases, path=str(file))) is not None
+    plan(configured(*bases, path=str(file)))
+    assert f"name the file itself, {file}, and what it was" in rejected(path=str(folder))
+    file.write_bytes(file.read_bytes()[:-4])
+    assert "model.safetensors: is cut off" in rejected(*bases, path=str(file))
+    file.write_bytes(b"no header")
+    sft = rejected(*bases, f"policy.bases.sft={file}", path=str(file))
+    assert sft.count("not a safetensors file") == 2
+    assert "policy.bases.sft: x is no file" in rejected(*bases, "policy.bases.sft=x", path="y.pth")
+    shards = tmp_path / "iter_9.pth"
+    shards.mkdir()
+    assert (
+        f"zero_to_fp32 {tmp_path} {tmp_path}/iter_9-whole --tag iter_9.pth --max_shard_size 100GB` "
+        f"makes one of it: {tmp_path}/iter_9-whole/pytorch_model.bin"
+    ) in rejected(*bases, path=str(shards))
+
+
+def test_a_file_of_weights_has_no_revision(tmp_path: Path) -> None:
+    base, file = random_deepgen_model(), tmp_path / "sft.pth"
+    torch.save({}, file)
+    bases = (f"policy.bases.vlm={base}/vlm", f"policy.bases.pipeline={base}")
+    text = rejected(*bases, "policy.revision=main", path=str(file))
+    assert text.count("policy.revision: ") == 1
+    assert f"policy.revision: {file} is a file of weights, only a hub id has revisions" in text
 
 
 def test_models_of_other_families_are_told(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from atelier.config.facts.read import read_model_facts
+from atelier.config.policy_parts import TextConfig
 from atelier.config.schema import PolicyConfig, RunConfig
 from atelier.errors import ConfigError
 from atelier.policies.deepgen.encoding import Parts
@@ -353,6 +354,20 @@ BROKEN: dict[str, tuple[Callable[[dict[str, Tensor]], object], str]] = {
         lambda state: state.update({"lmm.lm_head.lora_B.default.weight": torch.zeros(5, RANK)}),
         "its LoRA of lm_head makes",
     ),
+    "whole numbers for the transformer": (
+        lambda state: state.update({"transformer.proj_out.bias": torch.ones(16).to(torch.int8)}),
+        "proj_out.bias is stored as int8",
+    ),
+    "whole numbers for the connector": (
+        lambda state: state.update({"projector_1.bias": state["projector_1.bias"].to(torch.int8)}),
+        "projector_1.bias is stored as int8",
+    ),
+    "whole numbers for the language model": (
+        lambda state: state.update(
+            {name: one.to(torch.int8) for name, one in state.items() if "lm_head.lora_A" in name}
+        ),
+        "lm_head.lora_A.default.weight is stored as int8",
+    ),
     "an unknown part": (lambda state: state.update(odd=torch.zeros(1)), "of no part"),
     "a connector of none": (lambda state: state.pop("meta_queries"), "no connector"),
 }
@@ -367,6 +382,40 @@ def test_a_checkpoint_that_does_not_fit_is_told(published, tmp_path: Path, broke
     torch.save(state, tmp_path / "broken.pth")
     with pytest.raises(ConfigError, match=message):
         open_all(settings.model_copy(update={"path": str(tmp_path / "broken.pth")}))
+
+
+def test_weights_too_large_for_their_dtype_are_told(published, tmp_path: Path) -> None:
+    """They are finite in the file, and infinite where they are held."""
+    root, settings = published
+    state = torch.load(root / "sft.pth", weights_only=True)
+    state["transformer.proj_out.bias"][0] = state["projector_1.bias"][0] = 1e5
+    state["lmm.lm_head.lora_B.default.weight"][0] = 1e6
+    torch.save(state, tmp_path / "large.pth")
+    half = settings.model_copy(
+        update={"path": str(tmp_path / "large.pth"), "text": TextConfig(dtype="float16")}
+    )
+    source = open_source(half)
+    with pytest.raises(ConfigError, match=r"proj_out\.bias has values .* infinite in float16"):
+        source.transformer("float16")
+    source.transformer("float32")
+    with pytest.raises(ConfigError, match=r"lm_head\.weight has values .* infinite in float16"):
+        source.vlm("float16")
+    state["lmm.lm_head.lora_B.default.weight"][0] = 1
+    torch.save(state, tmp_path / "large.pth")
+    with pytest.raises(ConfigError, match=r"projector_1\.bias has values .* infinite in float16"):
+        Parts.of(open_source(half), half, torch.device("cpu"))
+
+
+def test_what_rl_saves_is_read(published, tmp_path: Path) -> None:
+    """`checkpoint-N/model.safetensors`, without the language model, over the SFT checkpoint."""
+    root, settings = published
+    state = torch.load(root / "sft.pth", weights_only=True)
+    own = {name: one for name, one in state.items() if not name.startswith("lmm.")}
+    save_file({name: one.contiguous() for name, one in own.items()}, tmp_path / "model.safetensors")
+    bases = settings.bases.model_copy(update={"sft": str(root / "sft.pth")})
+    rl = settings.model_copy(update={"path": str(tmp_path / "model.safetensors"), "bases": bases})
+    sft, read = (open_source(one).transformer("float32").state_dict() for one in (settings, rl))
+    assert all(torch.equal(one, read[name]) for name, one in sft.items())
 
 
 def test_code_in_a_checkpoint_does_not_run(published, tmp_path: Path) -> None:

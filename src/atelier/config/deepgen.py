@@ -26,7 +26,7 @@ class ConnectorConfig(Section):
 
 
 class BasesConfig(Section):
-    """What a file of weights (policy.path: *.pth) was trained from (deepgen)."""
+    """What a file of weights (policy.path: *.pth, *.safetensors) was trained from (deepgen)."""
 
     vlm: str | None = Field(
         None, description="Directory or hub id of Qwen2.5-VL-3B-Instruct; required."

@@ -12,7 +12,13 @@ from torch import Tensor
 
 from atelier.config.facts.files import read_json
 from atelier.errors import ConfigError
-from atelier.model_files import require_all_weights, require_no_others, require_numbers, telling
+from atelier.model_files import (
+    require_all_weights,
+    require_no_others,
+    require_numbers,
+    require_weights_of_kind,
+    telling,
+)
 from atelier.policies.deepgen.connector import Bridge, Shape
 
 FOLDER, WEIGHTS, CONFIG = "connector", "model.safetensors", "config.json"
@@ -64,8 +70,9 @@ def build_bridge(where: str, tensors: Mapping[str, Tensor], heads: int) -> Bridg
                 f"{where}: {name} has shape {list(value.shape)}, and by the others it would have "
                 f"{list(expected[name].shape)}"
             )
-    require_numbers(where, tensors)
+    require_weights_of_kind(where, tensors, expected)
     held = {name: value.float() for name, value in tensors.items()}
+    require_numbers(where, held)
     bridge.load_state_dict(held, assign=True)
     return bridge.requires_grad_(False).eval()
 

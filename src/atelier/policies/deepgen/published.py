@@ -18,6 +18,7 @@ from atelier.config.facts.qwen import LANGUAGE_MODEL as _LANGUAGE_MODEL
 from atelier.config.facts.qwen import VISION as _VISION
 from atelier.config.facts.qwen import loaded_name
 from atelier.errors import ConfigError
+from atelier.model_files import no_weight
 
 WRAPPERS = ("module.", "model.")
 TRANSFORMER, VLM = "transformer.", "lmm."
@@ -171,6 +172,8 @@ def merge_vlm(where: str, vlm: Any, weights: Mapping[str, Tensor], alpha: float)
     sides: dict[str, dict[str, Tensor]] = {}
     replaced = 0
     for name, value in weights.items():
+        if not value.is_floating_point():
+            raise no_weight(where, name, str(value.dtype).removeprefix("torch."))
         match = _LORA.match(name)
         if match is not None:
             sides.setdefault(match["module"], {})[match["side"]] = value

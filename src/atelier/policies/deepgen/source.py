@@ -32,6 +32,7 @@ from atelier.model_files import (
     require_no_others,
     require_numbers,
     require_sound,
+    require_weights_of_kind,
     telling,
     without_bars,
 )
@@ -248,8 +249,9 @@ class Checkpoint(Source):
         weights, expected = self.weights.transformer, model.state_dict()
         require_all_weights(f"{where}: transformer", expected.keys() - weights.keys())
         require_no_others(f"{where}: transformer", weights.keys() - expected.keys())
-        require_numbers(where, weights)
+        require_weights_of_kind(where, weights, expected)
         held = {name: value.to(getattr(torch, dtype)) for name, value in weights.items()}
+        require_numbers(where, held)
         with self._opening(TRANSFORMER):
             model.load_state_dict(held, assign=True)
         return model.requires_grad_(False).eval()
@@ -269,7 +271,9 @@ class Checkpoint(Source):
         alpha = self._policy.bases.adapter_alpha
         done = merge_vlm(self._policy.path, model, self.weights.vlm, alpha)
         logger.info("%s: LoRA of %d modules merged", self._policy.path, done.adapted)
-        return model.to(getattr(torch, dtype))
+        model = model.to(getattr(torch, dtype))
+        require_numbers(self._policy.path, model.state_dict())
+        return model
 
     def bridge(self) -> Bridge:
         heads = self._policy.connector.heads
