@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -423,6 +424,9 @@ def test_conditions_are_padded_on_the_right() -> None:
     assert made.tokens[0, 2:].abs().max() == 0
     same = gathered(["a", "a"], rows[:1] * 2, pooled, torch.device("cpu"))
     assert same.mask is None
+    seen = replace(made, references=[[torch.zeros(1, 2, 2)]] * len(made))
+    with pytest.raises(ValueError, match="one of two batches of conditions has no references"):
+        seen.after(same)
     both = made.after(same)
     assert both.words == ("a", "a", "a", "b")
     assert both.mask.sum(1).tolist() == [2, 2, 2, 4]

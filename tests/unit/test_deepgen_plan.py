@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,13 +15,17 @@ from atelier.config.facts.deepgen import PUBLISHED_BRIDGE, Bridge, DeepGenFacts
 from atelier.config.facts.known_deepgen import VLM_PARAMETERS
 from atelier.config.facts.known_sd3 import PIPELINES
 from atelier.config.facts.read import known_facts, read_model_facts
+from atelier.config.memory.connector import connector_kept
 from atelier.config.memory.estimate import estimate
 from atelier.config.plan import plan
 from atelier.config.resolve import resolve
 from atelier.config.schema import RunConfig
+from atelier.data.captioned import captioned_table
 from atelier.data.prompts import Prompt
 from atelier.data.scenes import sample_scene, to_dict
 from atelier.errors import PlanError
+from atelier.policies.deepgen.connector import Bridge as Connecting
+from atelier.policies.deepgen.connector import Shape
 from atelier.policies.deepgen.policy import DeepGenPolicy
 from atelier.policies.deepgen.vision import seen
 from benchmarks.deepgen_shape import build_bridge, build_vlm
@@ -142,11 +147,80 @@ def test_a_cache_too_small_for_all_prompts_is_told() -> None:
         assert not any("embeddings of" in one for one in told)
 
 
-def test_the_recipe_keeps_what_it_encodes() -> None:
+def test_the_recipe_keeps_what_it_encodes_and_shows_pictures_of_its_mixture() -> None:
+    config = resolve("deepgen/mr-grpo", ["data.sft.scenes=30"], Path(os.devnull))
     recipe = plan(resolve("deepgen/mr-grpo", [], Path(os.devnull)))
     assert recipe.memory is not None
     assert recipe.memory.held["text encoders"] == 0
     assert not any("embeddings of" in one for one in recipe.warnings)
+    pictures = captioned_table(config.data)
+    assert pictures is not None
+    scenes = [one.metadata["scene"] for one in pictures]
+    assert all(one["word"] and one["objects"] for one in scenes)
+    assert config.rollout.old_log_prob == "recompute", "which bfloat16 does not give back"
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_a_trained_connector_keeps_what_is_counted(checkpointing: bool) -> None:
+    """Of the bytes that autograd saves; those of weights are none of its activations."""
+    shape = Shape(states=96, queries=4, query_width=32, hidden_size=128, intermediate_size=700)
+    shape = replace(shape, num_attention_heads=4, num_hidden_layers=4, tokens=64, pooled=32)
+    bridge = Connecting(shape)
+    bridge.connector.gradient_checkpointing = checkpointing
+    rows, tokens = 2, 40
+    weights = {one.untyped_storage().data_ptr() for one in bridge.parameters()}
+    saved: dict[int, int] = {}
+
+    def note(value: torch.Tensor) -> torch.Tensor:
+        storage = value.untyped_storage()
+        if storage.data_ptr() not in weights:
+            saved[storage.data_ptr()] = storage.nbytes()
+        held.append(value)
+        return value
+
+    held: list[torch.Tensor] = []
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda value: value):
+        bridge(torch.randn(rows, tokens, shape.states))
+    settings = ("policy.trainable=dit_connector", f"policy.gradient_checkpointing={checkpointing}")
+    config = configured(*settings)
+    facts = read_model_facts(config)
+    assert isinstance(facts, DeepGenFacts)
+    sizes = Bridge(
+        parameters=0,
+        states=shape.states,
+        width=shape.hidden_size,
+        feed_forward=shape.intermediate_size,
+        layers=shape.num_hidden_layers,
+        tokens=shape.tokens,
+    )
+    same = replace(facts, bridge=sizes, text_tokens=tokens)
+    counted = connector_kept(config, same, rows)
+    assert connector_kept(configured(), same, rows) == 0, "frozen"
+    if checkpointing:
+        assert sum(saved.values()) < counted / 2, "the rest is one layer's, while it is computed"
+    else:
+        assert counted == pytest.approx(sum(saved.values()), rel=0.25)
+
+
+def test_buckets_are_those_of_the_tuning() -> None:
+    sizes = []
+    for tuning in ("general", "sd3"):
+        zero = ("launch.engine=deepspeed", "launch.zero_stage=3", f"launch.zero_tuning={tuning}")
+        config = configured("policy.resolution=512", *zero, path=HUB)
+        memory = estimate(config, known_facts(config), images=8, actions=1, ranks=8)
+        sizes.append(memory.held["buckets"])
+    assert sizes == [8 * 50_000_000, 8 * 105_000_000]
+
+
+def test_a_batch_of_one_prompt_has_no_padding_to_train_with() -> None:
+    maskless = ("policy.connector.padding=maskless", "policy.text.memory_gigabytes=2")
+    one = ("rollout.group_size=8", "rollout.micro_batch_size=8")
+    told = plan(configured(*maskless, *one)).warnings
+    assert any("padding: maskless, and a micro-batch of 8" in text for text in told)
+    assert any(text.startswith("policy.text.memory_gigabytes: does nothing") for text in told)
+    for fine in (("rollout.micro_batch_size=16",), ("rollout.guidance_scale=2",)):
+        told = plan(configured(*maskless, *one, *fine)).warnings
+        assert not any("maskless, and" in text for text in told)
 
 
 def test_a_plan_of_a_tiny_one() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from atelier.config.facts.read import read_model_facts
 from atelier.config.policy_parts import TextConfig
 from atelier.config.schema import PolicyConfig, RunConfig
 from atelier.errors import ConfigError
+from atelier.export.deepgen.base import BaseDeepGen
 from atelier.policies.deepgen.encoding import Parts
 from atelier.policies.deepgen.layout import write_model
 from atelier.policies.deepgen.published import (
@@ -266,6 +268,31 @@ def test_its_adapter_is_merged_as_peft_merges_it(published) -> None:
     assert not torch.equal(
         found["lm_head.weight"], found["model.language_model.embed_tokens.weight"]
     )
+
+
+def test_it_is_rounded_once_to_the_dtype_of_its_base(published, tmp_path: Path) -> None:
+    """So that an export in that dtype is the same model, whatever it computes in."""
+    _, settings = published
+    vlm = random_deepgen.build(seed=1).vlm
+    vlm.to(torch.bfloat16).save_pretrained(tmp_path / "vlm")
+    bases = settings.bases.model_copy(update={"vlm": str(tmp_path / "vlm")})
+    source = open_source(settings.model_copy(update={"bases": bases}))
+    stored, exact = source.vlm(None), source.vlm("float32")
+    assert (stored.dtype, exact.dtype) == (torch.bfloat16, torch.float32)
+    held = stored.state_dict()
+    assert all(torch.equal(one, held[name].float()) for name, one in exact.state_dict().items())
+    before = vlm.lm_head.weight
+    assert not torch.equal(held["lm_head.weight"], before), "the adapter is in it"
+
+
+def test_an_export_knows_its_bases_by_their_files(published, tmp_path: Path) -> None:
+    root, settings = published
+    shutil.copytree(root / "vlm", tmp_path / "vlm")
+    bases = settings.bases.model_copy(update={"vlm": str(tmp_path / "vlm")})
+    config = RunConfig(policy=settings.model_copy(update={"bases": bases}))
+    first = BaseDeepGen.of(config).weights_sha256()
+    random_deepgen.build(seed=3).vlm.save_pretrained(tmp_path / "vlm")
+    assert BaseDeepGen.of(config).weights_sha256() != first
 
 
 def test_names_of_other_wrappers_load_the_same(published, tmp_path: Path) -> None:

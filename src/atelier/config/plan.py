@@ -19,6 +19,7 @@ from atelier.config.memory.prompts import prompt_warnings
 from atelier.config.model_rules import model_rejections
 from atelier.config.objective_rules import objective_warnings
 from atelier.config.placement import placement_rows, placement_warnings
+from atelier.config.policy_rules import policy_warnings
 from atelier.config.rejections import rejections, rewards_in_use
 from atelier.config.rewards import JudgedSection
 from atelier.config.schema import LOOPBACK, RunConfig
@@ -194,6 +195,7 @@ def _warnings(config: RunConfig, ranks: int, facts: Facts | None) -> Iterator[tu
     yield from completion_warnings(config)
     yield from token_warnings(config)
     yield from sft_warnings(config)
+    yield from policy_warnings(config)
     clip = config.algorithm.clip_range
     if rollout.log_prob == "ratio_norm" and clip is not None and clip >= WIDE_GUARD_CLIP:
         yield (

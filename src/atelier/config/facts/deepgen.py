@@ -168,7 +168,7 @@ def _facts(config: RunConfig, painter: Path, vlm: Tensors, bridge: Bridge) -> De
 
 
 def _bridge(folder: Path) -> Bridge:
-    found = tensors_in(sorted(folder.glob("*.safetensors")))
+    found = tensors_in([folder / "model.safetensors"])
     try:
         queries, query_width = found["meta_queries"].shape
         width, states = found["projector_1.weight"].shape

@@ -18,6 +18,7 @@ layer's are there at a time.
 from __future__ import annotations
 
 from atelier.config.facts.sd3 import SD3Facts
+from atelier.config.memory.connector import connector_kept
 from atelier.config.memory.parts import Own, copies, gathered
 from atelier.config.memory.prompts import encoders_stay
 from atelier.config.policy_parts import DTYPE_BYTES
@@ -67,7 +68,7 @@ def _pictures(
     if not config.train.sft.enabled:
         return {}
     batch = picture_micro_batch(config)
-    activations = _kept(config, facts, _row(config, facts) * batch)
+    activations = _kept(config, facts, batch)
     encoding = _autoencoding(config, facts, batch)
     return {"pictures": {**at_hand, "activations or encoding": max(activations, encoding)}}
 
@@ -88,26 +89,26 @@ def _row(config: RunConfig, facts: SD3Facts) -> int:
     return facts.tokens * facts.width * DTYPE_BYTES[config.policy.dtype]
 
 
-def _values(config: RunConfig, facts: SD3Facts) -> int:
-    """Bytes of one value a token and channel of a micro-batch, both branches of guidance."""
-    batch = config.rollout.micro_batch_size * (2 if config.rollout.guidance_scale > 1 else 1)
-    return batch * _row(config, facts)
+def _rows(config: RunConfig) -> int:
+    """Of a micro-batch, both branches of guidance."""
+    return config.rollout.micro_batch_size * (2 if config.rollout.guidance_scale > 1 else 1)
 
 
 def _inference(config: RunConfig, facts: SD3Facts) -> int:
-    return _VALUES_WITHOUT * _values(config, facts)
+    return _VALUES_WITHOUT * _rows(config) * _row(config, facts)
 
 
 def _activations(config: RunConfig, facts: SD3Facts) -> int:
-    return _kept(config, facts, _values(config, facts))
+    return _kept(config, facts, _rows(config))
 
 
-def _kept(config: RunConfig, facts: SD3Facts, values: int) -> int:
-    """Activations of a backward pass over so many bytes a token's channel."""
+def _kept(config: RunConfig, facts: SD3Facts, rows: int) -> int:
+    """Activations of a backward pass over so many images."""
+    values = rows * _row(config, facts)
     layer = _VALUES_WITH_GRADIENT * values
-    if config.policy.gradient_checkpointing:
-        return layer + facts.layers * values
-    return layer * facts.layers
+    layers = facts.layers * (values if config.policy.gradient_checkpointing else layer)
+    once = layer if config.policy.gradient_checkpointing else 0
+    return once + layers + connector_kept(config, facts, rows)
 
 
 def _decoding(config: RunConfig, facts: SD3Facts) -> int:

@@ -34,11 +34,7 @@ def read_bridge(directory: Path) -> Bridge:
     folder = directory / FOLDER
     heads = heads_of(folder)
     with telling(f"{folder}: is no connector of a DeepGen model"):
-        tensors = {
-            name: value
-            for file in sorted(folder.glob("*.safetensors"))
-            for name, value in load_file(file).items()
-        }
+        tensors = load_file(folder / WEIGHTS)
     return build_bridge(str(folder), tensors, heads)
 
 

@@ -36,7 +36,14 @@ class Conditions:
         return len(self.words)
 
     def after(self, other: Conditions) -> Conditions:
-        """The others' rows, and then these."""
+        """The others' rows, and then these.
+
+        Raises:
+            ValueError: only one of the two has images that are edited, or pooled embeddings.
+        """
+        for name in ("references", "pooled"):
+            if (getattr(self, name) is None) != (getattr(other, name) is None):
+                raise ValueError(f"one of two batches of conditions has no {name}")
         length = max(one.tokens.shape[1] for one in (self, other))
         first, second = (one.widened(length) for one in (other, self))
         pooled = None

@@ -136,7 +136,9 @@ def _trained_bridge(source: Source, policy: PolicyConfig) -> Bridge | None:
     """The connector, where it is trained."""
     if policy.trainable != "dit_connector":
         return None
-    return _without_queries(source.bridge().requires_grad_(True))
+    bridge = source.bridge().requires_grad_(True)
+    bridge.connector.gradient_checkpointing = policy.gradient_checkpointing
+    return _without_queries(bridge)
 
 
 def _without_queries(bridge: Bridge) -> Bridge:

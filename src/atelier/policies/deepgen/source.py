@@ -102,7 +102,8 @@ class Source(ABC):
     def scheduler(self) -> FlowMatchEulerDiscreteScheduler: ...
 
     @abstractmethod
-    def vlm(self, dtype: Dtype) -> Qwen2_5_VLForConditionalGeneration: ...
+    def vlm(self, dtype: Dtype | None) -> Qwen2_5_VLForConditionalGeneration:
+        """None: in the dtype of its files."""
 
     @abstractmethod
     def bridge(self) -> Bridge:
@@ -134,8 +135,9 @@ class Source(ABC):
         require_sound(folder, part, info)
         return part.requires_grad_(False).eval()
 
-    def _vlm(self, folder: Path, dtype: torch.dtype) -> Qwen2_5_VLForConditionalGeneration:
-        how = {"dtype": dtype, "attn_implementation": "sdpa"}
+    def _vlm(self, folder: Path, dtype: Dtype | None) -> Qwen2_5_VLForConditionalGeneration:
+        held = "auto" if dtype is None else getattr(torch, dtype)
+        how = {"dtype": held, "attn_implementation": "sdpa"}
         model: Qwen2_5_VLForConditionalGeneration = self._part(
             folder, Qwen2_5_VLForConditionalGeneration, **how
         )
@@ -186,8 +188,8 @@ class Directory(Source):
     def scheduler(self) -> FlowMatchEulerDiscreteScheduler:
         return self._scheduler(self.directory)
 
-    def vlm(self, dtype: Dtype) -> Qwen2_5_VLForConditionalGeneration:
-        return self._vlm(self.directory / VLM, getattr(torch, dtype))
+    def vlm(self, dtype: Dtype | None) -> Qwen2_5_VLForConditionalGeneration:
+        return self._vlm(self.directory / VLM, dtype)
 
     def bridge(self) -> Bridge:
         return read_bridge(self.directory)
@@ -212,7 +214,7 @@ class Checkpoint(Source):
         bases = policy.bases
         assert bases.vlm is not None
         assert bases.pipeline is not None
-        self._files = [from_root(one) for one in (policy.path, bases.sft) if one is not None]
+        self.files = [from_root(one) for one in (policy.path, bases.sft) if one is not None]
         self.vlm_directory = located(bases.vlm)
         self.pipeline_directory = located(bases.pipeline)
 
@@ -225,7 +227,7 @@ class Checkpoint(Source):
                 language model was adapted, or both do.
         """
         found = Published()
-        for file in reversed(self._files):
+        for file in reversed(self.files):
             one = sort_weights(str(file), read_weights(file))
             logger.info(
                 "%s: %d weights of the transformer, %d of the connector, %d of the language model, "
@@ -265,13 +267,18 @@ class Checkpoint(Source):
     def scheduler(self) -> FlowMatchEulerDiscreteScheduler:
         return self._scheduler(self.pipeline_directory)
 
-    def vlm(self, dtype: Dtype) -> Qwen2_5_VLForConditionalGeneration:
-        """With the checkpoint's LoRA merged in float32, and rounded once."""
-        model = self._vlm(self.vlm_directory, torch.float32)
+    def vlm(self, dtype: Dtype | None) -> Qwen2_5_VLForConditionalGeneration:
+        """With the checkpoint's LoRA merged in float32 and rounded to the dtype of the base's
+        files, as an export holds it: both are one model."""
+        model = self._vlm(self.vlm_directory, None)
+        stored = model.dtype
+        model = model.float()
         alpha = self._policy.bases.adapter_alpha
         done = merge_vlm(self._policy.path, model, self.weights.vlm, alpha)
         logger.info("%s: LoRA of %d modules merged", self._policy.path, done.adapted)
-        model = model.to(getattr(torch, dtype))
+        model = model.to(stored)
+        if dtype is not None:
+            model = model.to(getattr(torch, dtype))
         require_numbers(self._policy.path, model.state_dict())
         return model
 
@@ -286,4 +293,4 @@ class Checkpoint(Source):
         return Template()
 
     def text_files(self) -> list[Path]:
-        return [*self._files, *(one for one in self.vlm_directory.iterdir() if one.is_file())]
+        return [*self.files, *(one for one in self.vlm_directory.iterdir() if one.is_file())]
