@@ -120,7 +120,7 @@ def test_an_edit_has_tokens_of_its_image_twice() -> None:
     policy = DeepGenPolicy.load(configured(*EDITS), "cpu")
     scene = to_dict(sample_scene(random.Random(1), "shapes"))
     prompt = Prompt(0, 0, "a red circle", {"source_scene": scene})
-    asked = policy.encode([prompt])
+    asked = policy.encode([prompt], 1.0)
     assert asked.references is not None
     tower = policy._encoder._reader.parts.vlm.config.vision_config
     (looked_at,) = seen([torch.zeros(3, policy.image_side, policy.image_side)], tower).tokens

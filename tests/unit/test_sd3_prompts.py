@@ -21,7 +21,7 @@ from atelier.policies.embedding_cache import (
 from atelier.policies.sd3.conditions import PromptEncoder
 from atelier.policies.sd3.loading import load_image_parts
 from atelier.policies.sd3.policy import SD3Policy
-from atelier.policies.sd3.text_encoders import TextEncoders
+from atelier.policies.sd3.text_encoders import PipelineEncoders
 from tests.support.runs import untrained_pipeline
 
 TEXTS = ['the word "KEM" in red', "two blue circles", 'the word "ABE" in green']
@@ -34,11 +34,11 @@ def config(**text) -> PolicyConfig:
     )
 
 
-def encoders(**text) -> TextEncoders:
-    return TextEncoders(untrained_pipeline(), config(**text), CPU)
+def encoders(**text) -> PipelineEncoders:
+    return PipelineEncoders(untrained_pipeline(), config(**text), CPU)
 
 
-def encoder(source: TextEncoders, disk: Path | None, limit: int = 10**9) -> PromptEncoder:
+def encoder(source: PipelineEncoders, disk: Path | None, limit: int = 10**9) -> PromptEncoder:
     kept = DiskCache(disk, source.fingerprint(), limit) if disk else None
     return PromptEncoder(source, EmbeddingCache(MemoryCache(10**6), kept), CPU)
 

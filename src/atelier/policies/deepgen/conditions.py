@@ -61,6 +61,18 @@ class Conditions:
             references,
         )
 
+    def rows(self, places: Sequence[int]) -> Conditions:
+        """Some of them, in this order, maybe more than once."""
+        at, told = [*places], self.references
+        return Conditions(
+            tuple(self.words[place] for place in at),
+            self.tokens[at],
+            None if self.pooled is None else self.pooled[at],
+            None if self.mask is None else self.mask[at],
+            None if told is None else [told[place] for place in at],
+            None if self.against is None else self.against.rows(at),
+        )
+
     def widened(self, length: int) -> Conditions:
         """The same with padding up to so many tokens."""
         more = length - self.tokens.shape[1]

@@ -51,7 +51,6 @@ class DeepGenPolicy(TransformerPolicy):
         super().__init__(*parts, config, device, rank)
         self._encoder = encoder
         self._edits = config.rollout.kind == "edit"
-        self._guides = max(config.rollout.guidance_scale, config.evaluation.guidance_scale) > 1
         if self._edits and self.image_side % SEEN_AS_A_TOKEN:
             raise ConfigError(
                 f"policy.resolution: {self.image_side} pixels; the language model sees images "
@@ -95,18 +94,24 @@ class DeepGenPolicy(TransformerPolicy):
 
     # What images are painted from ----------------------------------------------------------------
 
-    def encode(self, prompts: Sequence[Prompt]) -> Conditions:
-        texts = [one.text for one in prompts]
+    def encode(self, prompts: Sequence[Prompt], guidance: float) -> Conditions:
         if not self._edits:
-            return self.encode_texts(texts)
+            return self.encode_texts([one.text for one in prompts])
+        # Samples of a group have one prompt and one image: each pair is read once.
+        pairs = {(one.dataset_id, one.prompt_id): one for one in prompts}
+        places = {identity: place for place, identity in enumerate(pairs)}
+        read = self._encode_edits([*pairs.values()], guidance)
+        return read.rows([places[one.dataset_id, one.prompt_id] for one in prompts])
+
+    def _encode_edits(self, prompts: Sequence[Prompt], guidance: float) -> Conditions:
         shown = [pixels(self._source(one)) for one in prompts]
         images = [[one] for one in shown]
         references = [[one] for one in reference_latents(self._vae, shown)]
         against = None
-        if self._guides:
+        if guidance != 1:
             nothing = self._encoder.encode_edits([NO_PROMPT] * len(prompts), images)
             against = replace(nothing, references=references)
-        asked = self._encoder.encode_edits(texts, images)
+        asked = self._encoder.encode_edits([one.text for one in prompts], images)
         return replace(asked, references=references, against=against)
 
     def encode_texts(self, texts: Sequence[str]) -> Conditions:
