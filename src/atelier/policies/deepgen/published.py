@@ -187,16 +187,21 @@ def merge_vlm(where: str, vlm: Any, weights: Mapping[str, Tensor], alpha: float)
         own = held.get(f"{module}.weight")
         if own is None or set(pair) != {"A", "B"}:
             raise ConfigError(f"{where}: its LoRA of {module} has no module or no other half")
-        is_table = isinstance(vlm.get_submodule(module), nn.Embedding)
         update = (pair["B"].float() @ pair["A"].float()) * (alpha / len(pair["A"]))
-        update = update.T if is_table else update
-        if update.shape != own.shape:
-            raise ConfigError(
-                f"{where}: its LoRA of {module} makes {list(update.shape)}, the base has "
-                f"{list(own.shape)}"
-            )
-        own.copy_(own.float() + update.to(own.device))
+        if isinstance(vlm.get_submodule(module), nn.Embedding):
+            update = update.T
+        _add(where, module, own, update)
     return Merged(replaced, len(sides))
+
+
+def _add(where: str, module: str, own: Tensor, update: Tensor) -> None:
+    """An adapter's update to a weight, in place."""
+    if update.shape != own.shape:
+        raise ConfigError(
+            f"{where}: its LoRA of {module} makes {list(update.shape)}, the base has "
+            f"{list(own.shape)}"
+        )
+    own.copy_(own.float() + update.to(own.device))
 
 
 def _of_base(name: str) -> str:
