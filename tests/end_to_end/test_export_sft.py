@@ -95,7 +95,7 @@ def test_without_one_it_holds_the_language_model_in_full(run: RunDirectory, tmp_
         ["export", "sft", str(run.root), str(tmp_path / "whole.pth"), "--device", "cpu"],
     )
     assert shown.exit_code == 0, shown.output
-    assert "images within 0/255 of the trainer's" in shown.output
+    assert "of the trainer's (mean 0.000/255)" in shown.output, "a last bit may round otherwise"
     found = torch.load(tmp_path / "whole.pth", weights_only=True)
     assert all(torch.equal(found[name], value) for name, value in merged(run).items())
     assert "lmm.model.layers.0.self_attn.q_proj.weight" in found
