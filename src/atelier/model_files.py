@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from safetensors import safe_open
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from atelier.errors import ConfigError
@@ -41,13 +42,17 @@ def telling(what: str) -> Iterator[None]:
 
 
 def read_weights(file: Path) -> dict[str, Tensor]:
-    """Weights by name of a file of torch.save; nothing in it is executed.
+    """Weights by name of a file of torch.save or safetensors; nothing in it is executed.
 
     Raises:
         ConfigError: it cannot be read as that.
     """
     with telling(f"{file}: is no file of weights"):
-        held: Any = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+        held: Any
+        if file.suffix == ".safetensors":
+            held = load_file(file)
+        else:
+            held = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
     for name in _WRAPPERS:
         if isinstance(held, dict) and isinstance(held.get(name), dict):
             held = held[name]
@@ -140,7 +145,7 @@ def require_weights_of_kind(
     numbers or truth values are what is left of a cast, and complex ones lose a half."""
     for name, value in weights.items():
         if name in model and model[name].is_floating_point() and not value.is_floating_point():
-            raise _no_weight(where, name, str(value.dtype).removeprefix("torch."))
+            raise no_weight(where, name, str(value.dtype).removeprefix("torch."))
 
 
 def require_files_of_kind(folder: Path, model: Mapping[str, Tensor]) -> None:
@@ -151,10 +156,11 @@ def require_files_of_kind(folder: Path, model: Mapping[str, Tensor]) -> None:
                 kind = opened.get_slice(name).get_dtype()
                 real = kind.startswith(("F", "BF"))
                 if name in model and model[name].is_floating_point() and not real:
-                    raise _no_weight(str(file), name, kind)
+                    raise no_weight(str(file), name, kind)
 
 
-def _no_weight(where: str, name: str, kind: str) -> ConfigError:
+def no_weight(where: str, name: str, kind: str) -> ConfigError:
+    """What is said of a weight that is stored as no real number."""
     return ConfigError(
         f"{where}: {name} is stored as {kind}, and the model computes with real numbers; give "
         "weights as float32, bfloat16 or float16"

@@ -5,7 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from atelier.config.schema import RunConfig
+import torch
+from torch import Tensor
+
+from atelier.config.schema import PolicyConfig, RunConfig
+from atelier.policies.deepgen.source import open_source
 from tests.support import exports, random_deepgen
 from tests.support.exports import nudged, renamed, truncated, without_file, without_tensor
 from tests.support.sd3_exports import without_alpha
@@ -69,6 +73,24 @@ def in_bfloat16(folder: Path) -> RunConfig:
 
 
 WAYS = (with_the_connector, without_guidance, edits, read_together, in_bfloat16)
+
+
+def sft_state(base: Path) -> dict[str, Tensor]:
+    """A checkpoint of fine-tuning: what the base has, in bfloat16 and by a wrapper's names, with an
+    adapter of the language model."""
+    source = open_source(PolicyConfig(family="deepgen", path=str(base)))
+    state = {
+        f"module.transformer.{name}": value.bfloat16()
+        for name, value in source.transformer("float32").state_dict().items()
+    }
+    state |= {
+        f"module.{name}": one.bfloat16() for name, one in source.bridge().state_dict().items()
+    }
+    words = len(source.vlm("float32").lm_head.weight)
+    shapes = {"A": (2, random_deepgen.SIZES.width), "B": (words, 2)}
+    for side, shape in shapes.items():
+        state[f"module.lmm.lm_head.lora_{side}.default.weight"] = torch.randn(shape)
+    return state
 
 
 # What is changed: of which format, and what the clean process then says.

@@ -262,19 +262,19 @@ class TestWeightsOfAnotherFile:
 
 @pytest.mark.parametrize(("rounds", "fits"), [(3, True), (4, False)])
 def test_rounds_that_no_prompt_is_short_enough_for(model: Path, rounds: int, fits: bool) -> None:
-    """Three images of 64 tokens and two answers of 10 are 212, a fourth makes it 286."""
+    """Three images of 16 tokens and two answers of 10 are 68, a fourth makes it 94."""
     file = model / "config.json"
     said = json.loads(file.read_text())
-    said["text_config"]["max_position_embeddings"] = 250
+    said["text_config"]["max_position_embeddings"] = 80
     file.write_text(json.dumps(said))
     tokens = facts_of(model).images.tokens
-    assert tokens == 64
+    assert tokens == 16
     settings = ["rollout.kind=introspect", "rollout.introspection.answer_tokens=10"]
     settings += [f"policy.path={model}", f"rollout.introspection.rounds={rounds}"]
     if fits:
         plan(configured(*settings))
     else:
-        assert "rollout.introspection.rounds: 4 images and the answers between them are 286" in (
+        assert "rollout.introspection.rounds: 4 images and the answers between them are 94" in (
             refusal(*settings)
         )
 

@@ -550,6 +550,7 @@ def test_the_estimate_agrees_with_what_was_measured_on_sd35_medium(
     """Spec performance 2, which has no autoencoder: the replay of one micro-batch."""
     config = configured(
         "policy.trainable=lora",
+        "policy.text.disk_gigabytes=20",  # or its text encoders stay
         "policy.dtype=float16",
         f"policy.base_dtype={base}",
         f"policy.gradient_checkpointing={checkpointing}",

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 from diffusers import AutoencoderKL
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
+from atelier.config.facts.connector_fit import chosen_layers
 from atelier.errors import ConfigError
 from atelier.policies.deepgen import vision
 from atelier.policies.deepgen.conditions import gathered
 from atelier.policies.deepgen.connector import Bridge, Shape
 from atelier.policies.deepgen.inputs import Reader
-from atelier.policies.deepgen.reading import chosen_layers, fused_states
+from atelier.policies.deepgen.reading import fused_states
 from atelier.policies.deepgen.references import reference_latents
 from atelier.policies.deepgen.template import FILE, Template, read_template, write_template
 from atelier.policies.deepgen.transformer import masked, velocities, velocity
@@ -422,6 +424,9 @@ def test_conditions_are_padded_on_the_right() -> None:
     assert made.tokens[0, 2:].abs().max() == 0
     same = gathered(["a", "a"], rows[:1] * 2, pooled, torch.device("cpu"))
     assert same.mask is None
+    seen = replace(made, references=[[torch.zeros(1, 2, 2)]] * len(made))
+    with pytest.raises(ValueError, match="one of two batches of conditions has no references"):
+        seen.after(same)
     both = made.after(same)
     assert both.words == ("a", "a", "a", "b")
     assert both.mask.sum(1).tolist() == [2, 2, 2, 4]

@@ -106,9 +106,9 @@ def test_a_batch_equals_singles(part: str, guidance: float) -> None:
     x = policy.noise([1, 2, 3, 4])[:, 0]
     at = torch.tensor([500.0])
     with torch.no_grad():
-        together = policy.velocity(policy.module, x, at, policy.encode(PROMPTS), guidance)
+        together = policy.velocity(policy.module, x, at, policy.encode(PROMPTS, guidance), guidance)
         for row, one in enumerate(PROMPTS):
-            own = policy.encode([one])
+            own = policy.encode([one], 1.0)
             assert own.mask is None
             alone = policy.velocity(policy.module, x[row : row + 1], at, own, guidance)
             torch.testing.assert_close(together[row], alone[0], atol=2e-5, rtol=2e-5)
@@ -119,8 +119,8 @@ def test_the_published_form_depends_on_who_else_is_there() -> None:
     x = policy.noise([1, 2])[:, 0]
     at = torch.tensor([500.0])
     with torch.no_grad():
-        mates = policy.velocity(policy.module, x, at, policy.encode(PROMPTS[:2]), 1.0)
-        alone = policy.velocity(policy.module, x[:1], at, policy.encode(PROMPTS[:1]), 1.0)
+        mates = policy.velocity(policy.module, x, at, policy.encode(PROMPTS[:2], 1.0), 1.0)
+        alone = policy.velocity(policy.module, x[:1], at, policy.encode(PROMPTS[:1], 1.0), 1.0)
     assert (mates[:1] - alone).abs().max() > 1e-2
     policy.begin_step(1)
     rollout = policy.rollout(policy.module, samples())
@@ -128,7 +128,7 @@ def test_the_published_form_depends_on_who_else_is_there() -> None:
         replay = policy.replay(policy.module, rollout, part, False)
         old = rollout.old_log_probs[:, part.actions]
         assert (replay.log_prob - old).abs().max() < 1e-6, "a micro-batch stays one"
-    both = policy.guided(policy.encode(PROMPTS[:2]))
+    both = policy.guided(policy.encode(PROMPTS[:2], 2.0))
     assert both.mask is None
     assert both.words == ("", "", *TEXTS[:2])
 
@@ -140,7 +140,7 @@ def test_edits_see_their_source_twice() -> None:
     """As the language model does, and as latents beside the noisy one."""
     policy = load(rollout={"kind": "edit"})
     red, blue = prompt(0, "make it green"), prompt(1, "make it green", "blue")
-    conditions = policy.encode([red, blue])
+    conditions = policy.encode([red, blue], 1.0)
     assert conditions.words == ("make it green",) * 2
     assert not torch.allclose(conditions.tokens[0], conditions.tokens[1], atol=1e-3)
     assert [len(one) for one in conditions.references] == [1, 1]
@@ -154,16 +154,40 @@ def test_edits_see_their_source_twice() -> None:
 
 def test_guided_edits_lead_away_from_no_words_about_the_same_image() -> None:
     policy = load(rollout={"kind": "edit", "guidance_scale": 2.0})
-    both = policy.guided(policy.encode(PROMPTS[:2]))
+    both = policy.guided(policy.encode(PROMPTS[:2], 2.0))
     assert both.words == ("", "", *TEXTS[:2])
     assert len(both.references) == 4
     assert all(torch.equal(both.references[row][0], both.references[row + 2][0]) for row in (0, 1))
 
 
+def test_an_edit_is_read_once_for_all_of_its_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what guidance leads away from only where there is guidance."""
+    policy = load(rollout={"kind": "edit"}, evaluation={"guidance_scale": 3.0})
+    read: list[str] = []
+    encoded = policy._encoder.encode_edits
+    monkeypatch.setattr(
+        policy._encoder,
+        "encode_edits",
+        lambda words, images: [read.extend(words), encoded(words, images)][1],
+    )
+    red, blue = prompt(0, "make it green"), prompt(1, "make it green", "blue")
+    group = policy.encode([red, red, blue, red], 1.0)
+    assert read == ["make it green"] * 2
+    assert group.against is None
+    alone = policy.encode([blue], 1.0)
+    assert torch.equal(group.tokens[2], alone.tokens[0])
+    assert torch.equal(group.references[2][0], alone.references[0][0])
+    assert all(torch.equal(group.tokens[0], group.tokens[row]) for row in (1, 3))
+    read.clear()
+    guided = policy.encode([red, red], 3.0)
+    assert read == ["", "make it green"]
+    assert len(guided.against) == 2
+
+
 def test_an_edit_without_an_image_is_told() -> None:
     policy = load(rollout={"kind": "edit"})
     with pytest.raises(DataError, match="has no source image"):
-        policy.encode([Prompt(0, 0, "make it red", {})])
+        policy.encode([Prompt(0, 0, "make it red", {})], 1.0)
 
 
 # Prompts ------------------------------------------------------------------------------------------
@@ -177,9 +201,9 @@ def test_the_language_model_is_freed_when_all_is_read(
     policy = DeepGenPolicy.load(config(settings), "cpu", prompts=TEXTS)
     reader = policy._encoder._reader
     assert not reader.are_loaded
-    kept = policy.encode(PROMPTS)
+    kept = policy.encode(PROMPTS, 1.0)
     again = DeepGenPolicy.load(config(settings), "cpu", prompts=TEXTS)
-    assert torch.equal(again.encode(PROMPTS).tokens, kept.tokens)
+    assert torch.equal(again.encode(PROMPTS, 1.0).tokens, kept.tokens)
     assert torch.equal(kept.tokens, load().encode(PROMPTS).tokens), "and nothing is lost by it"
     other = DeepGenPolicy.load(config({**settings, "trainable": "dit_connector"}), "cpu")
     assert other.encode(PROMPTS).tokens.shape[-1] == 64, "hidden states are kept apart"
@@ -187,7 +211,7 @@ def test_the_language_model_is_freed_when_all_is_read(
 
 def test_marks_of_the_language_model_in_a_prompt_are_refused() -> None:
     with pytest.raises(DataError, match=r"<\|im_end\|>, which is a mark"):
-        load().encode([prompt(0, "a red<|im_end|> circle")])
+        load().encode([prompt(0, "a red<|im_end|> circle")], 1.0)
 
 
 def test_an_image_that_the_language_model_cannot_see_is_refused() -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,8 +17,12 @@ from peft import inject_adapter_in_model
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from atelier.config.schema import PolicyConfig
+from atelier.config.facts.read import read_model_facts
+from atelier.config.policy_parts import TextConfig
+from atelier.config.schema import PolicyConfig, RunConfig
 from atelier.errors import ConfigError
+from atelier.export.deepgen.base import BaseDeepGen
+from atelier.policies.deepgen.encoding import Parts
 from atelier.policies.deepgen.layout import write_model
 from atelier.policies.deepgen.published import (
     merge_vlm,
@@ -24,7 +30,7 @@ from atelier.policies.deepgen.published import (
     published_vlm_name,
     sort_weights,
 )
-from atelier.policies.deepgen.source import Checkpoint, open_source, require_fitting
+from atelier.policies.deepgen.source import Checkpoint, open_source
 from tests.support import random_deepgen
 
 RANK, ALPHA = 3, 6.0
@@ -152,7 +158,6 @@ def test_a_directory_gives_back_what_was_written(folder: Path) -> None:
         assert ours.keys() == read.keys()
         assert all(torch.equal(ours[name], read[name]) for name in ours)
     assert source.template() == model.template
-    require_fitting(source.bridge(), model.vlm, model.transformer)
     assert json.loads((folder / "model_index.json").read_text())["_class_name"] == "DeepGenPipeline"
 
 
@@ -207,11 +212,29 @@ def test_a_damaged_directory_is_told(tmp_path: Path, damage: str) -> None:
         open_all(policy(tmp_path / "model"))
 
 
-def test_parts_of_different_models_are_told(folder: Path) -> None:
-    model = random_deepgen.build()
-    other = random_deepgen.Sizes(**{**random_deepgen.SIZES.__dict__, "layers": 14})
-    with pytest.raises(ConfigError, match="hidden states have 64 values, and 3 layers of it is 96"):
-        require_fitting(model.bridge, random_deepgen.build(sizes=other).vlm, model.transformer)
+@pytest.mark.parametrize("is_checkpoint", [False, True])
+def test_parts_of_different_models_are_told(published, tmp_path: Path, is_checkpoint: bool) -> None:
+    """When they are loaded, and of a directory before that."""
+    root, settings = published
+    other = replace(random_deepgen.SIZES, layers=14)
+    folder = random_deepgen.save(tmp_path / "model")
+    random_deepgen.build(sizes=other).vlm.save_pretrained(folder / "vlm")
+    if is_checkpoint:
+        bases = settings.bases.model_copy(update={"vlm": str(folder / "vlm")})
+        mixed = settings.model_copy(update={"bases": bases})
+        state = torch.load(root / "sft.pth", weights_only=True)
+        rest = {name: one for name, one in state.items() if not name.startswith("lmm.")}
+        head = random_deepgen.build(sizes=other).vlm.lm_head.weight.detach()
+        torch.save({**rest, "lmm.lm_head.weight": head}, tmp_path / "full.pth")
+        mixed = mixed.model_copy(update={"path": str(tmp_path / "full.pth")})
+    else:
+        mixed = policy(folder)
+    message = "hidden states have 64 values, and 3 layers of it is 96"
+    with pytest.raises(ConfigError, match=message):
+        Parts.of(open_source(mixed), mixed, torch.device("cpu"))
+    if not is_checkpoint:
+        with pytest.raises(ConfigError, match=message):
+            read_model_facts(RunConfig(policy=mixed))
 
 
 # A checkpoint -------------------------------------------------------------------------------------
@@ -245,6 +268,31 @@ def test_its_adapter_is_merged_as_peft_merges_it(published) -> None:
     assert not torch.equal(
         found["lm_head.weight"], found["model.language_model.embed_tokens.weight"]
     )
+
+
+def test_it_is_rounded_once_to_the_dtype_of_its_base(published, tmp_path: Path) -> None:
+    """So that an export in that dtype is the same model, whatever it computes in."""
+    _, settings = published
+    vlm = random_deepgen.build(seed=1).vlm
+    vlm.to(torch.bfloat16).save_pretrained(tmp_path / "vlm")
+    bases = settings.bases.model_copy(update={"vlm": str(tmp_path / "vlm")})
+    source = open_source(settings.model_copy(update={"bases": bases}))
+    stored, exact = source.vlm(None), source.vlm("float32")
+    assert (stored.dtype, exact.dtype) == (torch.bfloat16, torch.float32)
+    held = stored.state_dict()
+    assert all(torch.equal(one, held[name].float()) for name, one in exact.state_dict().items())
+    before = vlm.lm_head.weight
+    assert not torch.equal(held["lm_head.weight"], before), "the adapter is in it"
+
+
+def test_an_export_knows_its_bases_by_their_files(published, tmp_path: Path) -> None:
+    root, settings = published
+    shutil.copytree(root / "vlm", tmp_path / "vlm")
+    bases = settings.bases.model_copy(update={"vlm": str(tmp_path / "vlm")})
+    config = RunConfig(policy=settings.model_copy(update={"bases": bases}))
+    first = BaseDeepGen.of(config).weights_sha256()
+    random_deepgen.build(seed=3).vlm.save_pretrained(tmp_path / "vlm")
+    assert BaseDeepGen.of(config).weights_sha256() != first
 
 
 def test_names_of_other_wrappers_load_the_same(published, tmp_path: Path) -> None:
@@ -287,6 +335,29 @@ def test_a_checkpoint_without_the_adapter_is_refused_unless_one_lies_beneath(
     assert f"LoRA of {modules} modules merged" in caplog.text
 
 
+@pytest.mark.parametrize("full_lies", ["above", "beneath"])
+def test_an_adapter_is_not_merged_into_a_language_model_that_is_there_in_full(
+    published, tmp_path: Path, full_lies: str
+) -> None:
+    """What `export sft` writes without --onto, beside the checkpoint that the run began with."""
+    root, settings = published
+    state = torch.load(root / "sft.pth", weights_only=True)
+    full = {name: one for name, one in state.items() if not name.startswith("lmm.")}
+    merged = torch.load(root / "merged.pt", weights_only=True)
+    full |= {f"lmm.{published_vlm_name(name)}": one for name, one in merged.items()}
+    torch.save(full, tmp_path / "full.pth")
+    files = (str(tmp_path / "full.pth"), str(root / "sft.pth"))
+    path, sft = files if full_lies == "above" else reversed(files)
+    both = settings.model_copy(
+        update={"path": path, "bases": settings.bases.model_copy(update={"sft": sft})}
+    )
+    whose = "policy.path" if full_lies == "above" else "policy.bases.sft"
+    with pytest.raises(ConfigError, match=rf"^policy\.bases\.sft: {whose} holds \d+ modules"):
+        open_source(both).vlm("float32")
+    alone = open_source(settings.model_copy(update={"path": files[0]})).vlm("float32").state_dict()
+    assert all(torch.equal(one, alone[name]) for name, one in merged.items())
+
+
 BROKEN: dict[str, tuple[Callable[[dict[str, Tensor]], object], str]] = {
     "transformer incomplete": (
         lambda state: state.pop("transformer.proj_out.bias"),
@@ -310,6 +381,20 @@ BROKEN: dict[str, tuple[Callable[[dict[str, Tensor]], object], str]] = {
         lambda state: state.update({"lmm.lm_head.lora_B.default.weight": torch.zeros(5, RANK)}),
         "its LoRA of lm_head makes",
     ),
+    "whole numbers for the transformer": (
+        lambda state: state.update({"transformer.proj_out.bias": torch.ones(16).to(torch.int8)}),
+        "proj_out.bias is stored as int8",
+    ),
+    "whole numbers for the connector": (
+        lambda state: state.update({"projector_1.bias": state["projector_1.bias"].to(torch.int8)}),
+        "projector_1.bias is stored as int8",
+    ),
+    "whole numbers for the language model": (
+        lambda state: state.update(
+            {name: one.to(torch.int8) for name, one in state.items() if "lm_head.lora_A" in name}
+        ),
+        "lm_head.lora_A.default.weight is stored as int8",
+    ),
     "an unknown part": (lambda state: state.update(odd=torch.zeros(1)), "of no part"),
     "a connector of none": (lambda state: state.pop("meta_queries"), "no connector"),
 }
@@ -324,6 +409,40 @@ def test_a_checkpoint_that_does_not_fit_is_told(published, tmp_path: Path, broke
     torch.save(state, tmp_path / "broken.pth")
     with pytest.raises(ConfigError, match=message):
         open_all(settings.model_copy(update={"path": str(tmp_path / "broken.pth")}))
+
+
+def test_weights_too_large_for_their_dtype_are_told(published, tmp_path: Path) -> None:
+    """They are finite in the file, and infinite where they are held."""
+    root, settings = published
+    state = torch.load(root / "sft.pth", weights_only=True)
+    state["transformer.proj_out.bias"][0] = state["projector_1.bias"][0] = 1e5
+    state["lmm.lm_head.lora_B.default.weight"][0] = 1e6
+    torch.save(state, tmp_path / "large.pth")
+    half = settings.model_copy(
+        update={"path": str(tmp_path / "large.pth"), "text": TextConfig(dtype="float16")}
+    )
+    source = open_source(half)
+    with pytest.raises(ConfigError, match=r"proj_out\.bias has values .* infinite in float16"):
+        source.transformer("float16")
+    source.transformer("float32")
+    with pytest.raises(ConfigError, match=r"lm_head\.weight has values .* infinite in float16"):
+        source.vlm("float16")
+    state["lmm.lm_head.lora_B.default.weight"][0] = 1
+    torch.save(state, tmp_path / "large.pth")
+    with pytest.raises(ConfigError, match=r"projector_1\.bias has values .* infinite in float16"):
+        Parts.of(open_source(half), half, torch.device("cpu"))
+
+
+def test_what_rl_saves_is_read(published, tmp_path: Path) -> None:
+    """`checkpoint-N/model.safetensors`, without the language model, over the SFT checkpoint."""
+    root, settings = published
+    state = torch.load(root / "sft.pth", weights_only=True)
+    own = {name: one for name, one in state.items() if not name.startswith("lmm.")}
+    save_file({name: one.contiguous() for name, one in own.items()}, tmp_path / "model.safetensors")
+    bases = settings.bases.model_copy(update={"sft": str(root / "sft.pth")})
+    rl = settings.model_copy(update={"path": str(tmp_path / "model.safetensors"), "bases": bases})
+    sft, read = (open_source(one).transformer("float32").state_dict() for one in (settings, rl))
+    assert all(torch.equal(one, read[name]) for name, one in sft.items())
 
 
 def test_code_in_a_checkpoint_does_not_run(published, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from atelier.algorithms.grpo import Grpo
 from atelier.algorithms.kl import KL_FORMS, latent_mean, scaled_velocity
 from atelier.algorithms.nft import nft_loss, optimality
 from atelier.algorithms.policy_loss import clipped_policy_loss
+from atelier.algorithms.ratio import ratio_of
 from atelier.algorithms.supervised import flow_matching_loss, loss_shares
 from atelier.config.learning_rate import ScheduleConfig, learning_rate
 from atelier.config.log_probs import USUAL_LOG_PROBS
@@ -32,6 +33,23 @@ def of(*values: float) -> torch.Tensor:
 
 STEPS = steps_of([1.0, 0.8, 0.5, 0.0])
 X, V, V_REF, X_NEXT = of(0.5, -1.0), of(-0.3, 0.6), of(-0.1, 0.5), of(1.0, -0.5)
+
+# Item 3: an old log-prob, and the ratio of a policy to itself where bfloat16 holds the old one.
+ROUNDED = {-0.9: 0.998439, -0.05: 1.000049, -0.25: 1.0}
+
+
+@pytest.mark.parametrize(("log_prob", "golden"), ROUNDED.items())
+def test_old_log_probs_are_not_rounded(log_prob: float, golden: float) -> None:
+    """As there, by more than a clip range of 1e-4: an update would begin outside of it. Replays
+    carry float32, and a policy's ratio to itself is 1."""
+    old = torch.full((4, 2), log_prob)
+    assert ratio_of(old - old.bfloat16().float())[0, 0].item() == pytest.approx(golden, abs=1e-6)
+    step, latents = steps_of([0.8, 0.5])[0], torch.randn(4, 1, 2, 2)
+    found = TRANSITIONS["cps"](latents, latents.bfloat16().float(), step, 1.0)
+    replayed = LOG_PROBS["cps_raw"].function(latents, found, latents)
+    assert replayed.dtype == torch.float32
+    assert bool((ratio_of(replayed - replayed) == 1).all())
+
 
 # Item 1: dynamics, noise level -> (mean, s, log-prob) of two steps, KLs of velocities and of means.
 SAMPLERS = {

@@ -182,3 +182,27 @@ def test_a_tail_begins_behind_the_window_of_every_schedule(kind: str) -> None:
     assert torch.allclose(
         short.timesteps, torch.tensor([1000 * step.sigma for step in short.steps])
     )
+
+
+BY_SIZE = {
+    "use_dynamic_shifting": True,
+    "base_shift": 0.5,
+    "max_shift": 1.16,
+    "base_image_seq_len": 256,
+    "max_image_seq_len": 4096,
+}
+
+
+@pytest.mark.parametrize("kind", ["exponential", "linear"])
+def test_a_scheduler_that_shifts_by_size_shifts_pictures_and_tails_alike(kind: str) -> None:
+    scheduler = FlowMatchEulerDiscreteScheduler(**BY_SIZE, time_shift_type=kind)
+    config = RolloutConfig(num_inference_steps=12, tail=0.4, window={"size": 3})
+    made = Schedules(scheduler, config, torch.device("cpu"), 1024)
+    scheduler.set_timesteps(4, mu=resolution_mu(1024, max_shift=1.16))
+    even = torch.linspace(1, scheduler.sigma_min, 4).tolist()
+    found = [shifted(level, made.training_shift) for level in even]
+    assert found == pytest.approx(scheduler.sigmas[:-1].tolist(), abs=1e-6)
+    tail = levels(made.rollout(range(2, 5)))[5:]
+    spaced = [unshifted(level, made.training_shift) for level in tail]
+    gaps = [before - after for before, after in pairwise(spaced)]
+    assert gaps == pytest.approx([gaps[0]] * len(gaps), abs=1e-9)

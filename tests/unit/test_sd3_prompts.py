@@ -12,11 +12,16 @@ import torch
 from atelier.config.policy_parts import TextConfig
 from atelier.config.schema import PolicyConfig, RunConfig
 from atelier.policies import embedding_cache
-from atelier.policies.embedding_cache import DiskCache, EmbeddingCache, MemoryCache
+from atelier.policies.embedding_cache import (
+    DiskCache,
+    Embedding,
+    EmbeddingCache,
+    MemoryCache,
+)
 from atelier.policies.sd3.conditions import PromptEncoder
 from atelier.policies.sd3.loading import load_image_parts
 from atelier.policies.sd3.policy import SD3Policy
-from atelier.policies.sd3.text_encoders import TextEncoders
+from atelier.policies.sd3.text_encoders import PipelineEncoders
 from tests.support.runs import untrained_pipeline
 
 TEXTS = ['the word "KEM" in red', "two blue circles", 'the word "ABE" in green']
@@ -29,11 +34,11 @@ def config(**text) -> PolicyConfig:
     )
 
 
-def encoders(**text) -> TextEncoders:
-    return TextEncoders(untrained_pipeline(), config(**text), CPU)
+def encoders(**text) -> PipelineEncoders:
+    return PipelineEncoders(untrained_pipeline(), config(**text), CPU)
 
 
-def encoder(source: TextEncoders, disk: Path | None, limit: int = 10**9) -> PromptEncoder:
+def encoder(source: PipelineEncoders, disk: Path | None, limit: int = 10**9) -> PromptEncoder:
     kept = DiskCache(disk, source.fingerprint(), limit) if disk else None
     return PromptEncoder(source, EmbeddingCache(MemoryCache(10**6), kept), CPU)
 
@@ -64,13 +69,23 @@ def test_encoders_are_freed_when_all_prompts_are_encoded_and_come_back_for_a_new
     assert source.are_loaded
 
 
+class Counting(MemoryCache):
+    puts = 0
+
+    def put(self, prompt: str, embedding: Embedding) -> None:
+        super().put(prompt, embedding)
+        self.puts += 1
+
+
 def test_encoders_stay_where_embeddings_cannot(caplog: pytest.LogCaptureFixture) -> None:
     source = encoders()
-    kept = PromptEncoder(source, EmbeddingCache(MemoryCache(20_000)), CPU)
+    cache = Counting(20_000)
+    kept = PromptEncoder(source, EmbeddingCache(cache), CPU)
     with caplog.at_level(logging.WARNING):
         kept.prepare(TEXTS)
     assert "2 of 4 prompts do not fit in policy.text.memory_gigabytes" in caplog.text
     assert source.are_loaded
+    assert cache.puts == 3, "what comes after the first that is pushed out pushes out others"
 
 
 def test_another_process_finds_embeddings_on_the_disk(tmp_path: Path) -> None:

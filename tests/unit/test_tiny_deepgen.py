@@ -11,6 +11,7 @@ import pytest
 import torch
 from diffusers import AutoencoderKL
 
+from atelier.config.facts.connector_fit import require_fitting
 from atelier.config.schema import PolicyConfig, RunConfig
 from atelier.data.prompts import Prompt
 from atelier.errors import DataError
@@ -23,7 +24,7 @@ from atelier.policies.deepgen.pretrain.promote import promote_snapshot
 from atelier.policies.deepgen.pretrain.run import pretrain
 from atelier.policies.deepgen.pretrain.snapshot import load_snapshot, save_snapshot
 from atelier.policies.deepgen.pretrain.trainer import Trainer, trained_parts
-from atelier.policies.deepgen.source import open_source, require_fitting
+from atelier.policies.deepgen.source import open_source
 from atelier.policies.deepgen.tiny.parts import AUTOENCODER, TOKENIZER, build_model
 from atelier.policies.deepgen.transformer import masked
 from atelier.policies.pretraining.snapshots import LOG, RECORD, SAMPLES, SIZE_LIMIT, check_size
@@ -59,7 +60,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_parts_fit_and_the_whole_is_small_enough(model: Model, tmp_path: Path) -> None:
-    require_fitting(model.bridge, model.vlm, model.transformer)
+    require_fitting(model.bridge.shape, model.vlm.config.to_dict(), model.transformer.config)
     assert model.bridge.shape.states == 2 * 64, "the 7th and the 1st of 8 layers"
     save_snapshot(model, tmp_path / "model")
     assert check_size(tmp_path / "model") < SIZE_LIMIT - 60_000, "with its samples and records"

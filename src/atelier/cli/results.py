@@ -76,8 +76,15 @@ def original(name: str, out: Path, like: Path | None) -> None:
     help="The checkpoint of fine-tuning that was trained from: all else in it is kept, each weight "
     "in its dtype. Without it the language model is written in full.",
 )
+@click.option(
+    "--most-moved",
+    type=click.FloatRange(min=0, min_open=True),
+    default=0.5,
+    show_default=True,
+    help="How far the transformer may be from that checkpoint's, as a share of its length.",
+)
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto")
-def sft(name: str, out: Path, onto: Path | None, device: str) -> None:
+def sft(name: str, out: Path, onto: Path | None, most_moved: float, device: str) -> None:
     """Write a merged DeepGen as one file of weights (.pth), to fine-tune from.
 
     PATH is a run (its directory or id) or a merged export, of average or last weights as
@@ -90,7 +97,8 @@ def sft(name: str, out: Path, onto: Path | None, device: str) -> None:
 
     if not name:
         raise click.UsageError("PATH is empty; name a run or an exported directory")
-    click.echo(write_sft(find_path(name), out, onto, resolve_device(device)).describe())
+    found = write_sft(find_path(name), out, onto, resolve_device(device), most_moved)
+    click.echo(found.describe())
 
 
 VERBS = (compare, export)

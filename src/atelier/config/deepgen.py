@@ -16,7 +16,7 @@ class ConnectorConfig(Section):
         "masked",
         description="masked: a prompt is encoded by itself. maskless: with its batch, whose "
         "padding is as good as words, as the published code does: it then depends on the longest "
-        "prompt beside it.",
+        "prompt beside it, of which a micro-batch of one group has none.",
     )
     heads: PositiveInt = Field(
         32,
@@ -26,7 +26,7 @@ class ConnectorConfig(Section):
 
 
 class BasesConfig(Section):
-    """What a file of weights (policy.path: *.pth) was trained from (deepgen)."""
+    """What a file of weights (policy.path: *.pth, *.safetensors) was trained from (deepgen)."""
 
     vlm: str | None = Field(
         None, description="Directory or hub id of Qwen2.5-VL-3B-Instruct; required."

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from zipfile import is_zipfile
 
 from atelier.config.facts.deepgen import of_checkpoint
+from atelier.config.facts.files import require_to_the_end
 from atelier.config.facts.janus import JanusFacts
 from atelier.config.facts.qwen import QwenFacts
 from atelier.config.facts.read import Facts, source
-from atelier.config.paths import from_root, is_file
+from atelier.config.paths import from_root, is_directory, is_file
 from atelier.config.policy_parts import holds_weights_alone
 from atelier.config.schema import PolicyConfig, RunConfig
+from atelier.errors import ConfigError
 
 Rejections = Iterator[tuple[str, str]]
 
@@ -40,7 +43,7 @@ def model_rejections(config: RunConfig, facts: Facts | None) -> Rejections:
     if facts is None:
         yield from _hub_rejections(policy)
         return
-    if policy.revision is not None:
+    if policy.revision is not None and not of_checkpoint(policy):
         yield (
             "policy.revision",
             f"{source(policy)} is a directory, only a hub id has revisions",
@@ -90,18 +93,49 @@ def _weights_rejections(policy: PolicyConfig) -> Rejections:
 
 
 def _checkpoint_rejections(policy: PolicyConfig) -> Rejections:
-    files = {"policy.path": policy.path, "policy.bases.sft": policy.bases.sft}
-    for key, path in files.items():
-        if path is not None and holds_weights_alone(path):
-            yield from _saved_rejections(key, path)
+    if not of_checkpoint(policy):
+        return
+    yield from _saved_rejections("policy.path", policy.path)
+    sft = policy.bases.sft
+    if sft is not None and holds_weights_alone(sft):
+        yield from _saved_rejections("policy.bases.sft", sft)
+    elif sft is not None:
+        yield "policy.bases.sft", f"{sft} is no file of weights: *.pth, *.bin or *.safetensors"
+    if policy.revision is not None:
+        yield (
+            "policy.revision",
+            f"{policy.path} is a file of weights, only a hub id has revisions; name directories of "
+            "the ones you mean as policy.bases.vlm and policy.bases.pipeline",
+        )
 
 
 def _saved_rejections(key: str, path: str) -> Rejections:
-    """A file that is not there, or that no torch.save wrote to its end."""
+    """A file that is not there, or that was not written to its end."""
     file = from_root(path)
-    if not is_file(file):
+    if is_directory(file):
+        yield key, f"{path} is a directory and no file of weights; {_consolidating(file)}"
+    elif not is_file(file):
         yield key, f"there is no file {path}"
-        return
+    elif file.suffix == ".safetensors":
+        try:
+            require_to_the_end(file)
+        except ConfigError as error:
+            yield key, str(error)
+    else:
+        yield from _pickle_rejections(key, path, file)
+
+
+def _consolidating(folder: Path) -> str:
+    """What makes a file of a directory as DeepSpeed writes it, one file a rank."""
+    out = folder.with_name(f"{folder.stem}-whole")
+    return (
+        "where DeepSpeed wrote it, `python -m deepspeed.utils.zero_to_fp32 "
+        f"{folder.parent} {out} --tag {folder.name} --max_shard_size 100GB` makes one of it: "
+        f"{out}/pytorch_model.bin"
+    )
+
+
+def _pickle_rejections(key: str, path: str, file: Path) -> Rejections:
     with file.open("rb") as saved:
         begin = saved.read(len(_ZIP))
     if begin == _ZIP and not is_zipfile(file):

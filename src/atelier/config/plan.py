@@ -13,10 +13,13 @@ from dataclasses import dataclass
 from atelier.config.completion_rules import completion_warnings
 from atelier.config.facts.known_janus import IMAGE_TOKENS
 from atelier.config.facts.read import Facts, known_facts, read_model_facts, source
+from atelier.config.facts.sd3 import SD3Facts
 from atelier.config.memory.estimate import Memory, estimate
+from atelier.config.memory.prompts import prompt_warnings
 from atelier.config.model_rules import model_rejections
 from atelier.config.objective_rules import objective_warnings
 from atelier.config.placement import placement_rows, placement_warnings
+from atelier.config.policy_rules import policy_warnings
 from atelier.config.rejections import rejections, rewards_in_use
 from atelier.config.rewards import JudgedSection
 from atelier.config.schema import LOOPBACK, RunConfig
@@ -192,6 +195,7 @@ def _warnings(config: RunConfig, ranks: int, facts: Facts | None) -> Iterator[tu
     yield from completion_warnings(config)
     yield from token_warnings(config)
     yield from sft_warnings(config)
+    yield from policy_warnings(config)
     clip = config.algorithm.clip_range
     if rollout.log_prob == "ratio_norm" and clip is not None and clip >= WIDE_GUARD_CLIP:
         yield (
@@ -210,6 +214,8 @@ def _warnings(config: RunConfig, ranks: int, facts: Facts | None) -> Iterator[tu
             "launch.master_address",
             f"{LOOPBACK}: only nodes on this very machine can meet there",
         )
+    if isinstance(facts, SD3Facts):
+        yield from prompt_warnings(config, facts)
     if facts is not None:
         yield from space_warnings(config, facts)
     else:

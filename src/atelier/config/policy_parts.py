@@ -13,8 +13,9 @@ DTYPE_BYTES: dict[Dtype, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
 def holds_weights_alone(path: str) -> bool:
-    """Whether a path names a file as torch.save writes it, which does not say what model it is."""
-    return path.endswith((".pth", ".pt", ".bin"))
+    """Whether a path names a file of weights, of torch.save or safetensors, which does not say what
+    model it is."""
+    return path.endswith((".pth", ".pt", ".bin", ".safetensors"))
 
 
 class VaeConfig(Section):

@@ -37,6 +37,20 @@ def policy_rejections(config: RunConfig) -> Iterator[tuple[str, str]]:
         )
 
 
+def policy_warnings(config: RunConfig) -> Iterator[tuple[str, str]]:
+    """Field and what is likely to be a mistake."""
+    policy, rollout = config.policy, config.rollout
+    if policy.family != "deepgen" or policy.connector.padding != "maskless":
+        return
+    if rollout.group_size % rollout.micro_batch_size == 0 and rollout.guidance_scale == 1:
+        yield (
+            "policy.connector.padding",
+            f"maskless, and a micro-batch of {rollout.micro_batch_size} "
+            "(rollout.micro_batch_size) has one prompt: nothing is padded in training, and in "
+            "evaluation prompts are; a multiple of rollout.group_size pads in both",
+        )
+
+
 def _deepgen_rejections(config: RunConfig) -> Iterator[tuple[str, str]]:
     """What is trained, what it was trained from, and how prompts are encoded."""
     policy = config.policy

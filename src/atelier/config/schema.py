@@ -220,8 +220,8 @@ class PolicyConfig(Section):
     path: str = Field(
         "assets/tiny-sd3",
         description="Pipeline or model directory, or hub id, to start from; also a file of weights "
-        "as the original code saves them (.pth): of janus with policy.layout, of deepgen with "
-        "policy.bases.",
+        "as the original code saves them (.pth, .safetensors): of janus with policy.layout, of "
+        "deepgen with policy.bases.",
     )
     layout: str | None = Field(
         None,

@@ -109,6 +109,13 @@ RULES = (
         "policy.family: deepgen",
     ),
     Rule(
+        ("policy.text.memory_gigabytes",),
+        lambda config: (
+            config.policy.family != "deepgen" or config.policy.connector.padding == "masked"
+        ),
+        "embeddings that can be kept: policy.connector.padding: masked",
+    ),
+    Rule(
         ("policy.connector.heads",),
         lambda config: of_checkpoint(config.policy),
         "policy.family: deepgen, and a file of weights as policy.path",

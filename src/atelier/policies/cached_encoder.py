@@ -43,12 +43,15 @@ class CachedEncoder:
         """Encode all prompts a run will ask for, and the empty one; then free the encoders.
 
         Every rank goes through them in an order of its own and finds on disk what the others have
-        encoded: work is shared without a word. Encoders stay where the cache cannot hold all.
+        encoded: work is shared without a word. Encoders stay where the cache cannot hold all; then
+        it stops when the first is pushed out, for each further one would push out another.
         """
         distinct = sorted({NO_PROMPT, *prompts})
         random.Random(rank).shuffle(distinct)
         for prompt in distinct:
             self._one(prompt)
+            if distinct[0] not in self._cache:
+                break
         missing = sum(prompt not in self._cache for prompt in distinct)
         if missing:
             logger.warning(

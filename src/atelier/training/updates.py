@@ -18,7 +18,7 @@ from atelier.training.distributed import World
 from atelier.training.engines import Engine
 from atelier.training.experience import Experience, Updates
 from atelier.training.journal import Journal
-from atelier.training.loss_weights import Counts, counted, loss_weights
+from atelier.training.loss_weights import Counts, LossWeights, counted, loss_weights
 from atelier.training.measures import WeightedMeans
 from atelier.training.session import Session
 from atelier.training.supervision import Supervision
@@ -91,24 +91,12 @@ class Learner:
         if weights.nothing_kept:
             # Without a gradient, the optimizer's momentum would still move the weights.
             return {"grad_norm": 0.0, "learning_rate": rate}
-        means = WeightedMeans()
-        drifts = []
-        supervision = self.supervision
+        means, supervision = WeightedMeans(), self.supervision
         pictures = supervision.batches(step, number) if supervision else []
-        policy_share = supervision.policy_share(pictures) if supervision else 1.0
-        calls = [(i, part) for i, one in enumerate(rollouts) for part in self.policy.parts(one)]
-        for call, (i, part) in enumerate(calls):
-            weight = weights.of(rollouts[i], rows[i], part).to(self.world.device)
-            last = call == len(calls) - 1 and not pictures
-            with self.engine.accumulate(last):
-                terms = self._loss(rollouts[i], rows[i], part, advantages[part.segment])
-                self.engine.backward(policy_share * (terms.loss * weight).sum(), last)
-            shares = weights.shares(rollouts[i], rows[i], part).to(self.world.device)
-            means.add(terms.metrics, shares)
-            drifts.append(terms.drift.detach().cpu()[rollouts[i].trained(part) > 0])
+        share = supervision.policy_share(pictures) if supervision else 1.0
+        drift = self._learn(rollouts, rows, advantages, weights, share, not pictures, means)
         if supervision:
             supervision.learn(self.engine, pictures, means)
-        drift = torch.cat(self.world.gather(torch.cat(drifts)))
         if fresh:
             self._replay_gate(step, drift)
         gradient_norm = self.engine.step(rate)
@@ -120,6 +108,36 @@ class Learner:
             "grad_norm": gradient_norm,
             "learning_rate": rate,
         }
+
+    def _learn(
+        self,
+        rollouts: Sequence[Rollout],
+        rows: Sequence[Tensor],
+        advantages: Sequence[Advantages],
+        weights: LossWeights,
+        share: float,
+        is_last: bool,
+        means: WeightedMeans,
+    ) -> Tensor:
+        """Accumulate gradients of rollouts; how far log-probs have drifted, of all ranks.
+
+        Args:
+            share: by what their loss is multiplied.
+            is_last: whether the optimizer's step comes next.
+            means: gets their metrics.
+        """
+        drifts = []
+        calls = [(i, part) for i, one in enumerate(rollouts) for part in self.policy.parts(one)]
+        for call, (i, part) in enumerate(calls):
+            weight = weights.of(rollouts[i], rows[i], part).to(self.world.device)
+            last = call == len(calls) - 1 and is_last
+            with self.engine.accumulate(last):
+                terms = self._loss(rollouts[i], rows[i], part, advantages[part.segment])
+                self.engine.backward(share * (terms.loss * weight).sum(), last)
+            shares = weights.shares(rollouts[i], rows[i], part).to(self.world.device)
+            means.add(terms.metrics, shares)
+            drifts.append(terms.drift.detach().cpu()[rollouts[i].trained(part) > 0])
+        return torch.cat(self.world.gather(torch.cat(drifts)))
 
     def _loss(self, rollout: Rollout, row: Tensor, part: Part, advantages: Advantages) -> LossTerms:
         old = None if rollout.old_log_probs is None else rollout.old_log_probs[:, part.actions]

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from atelier.config.facts.files import Tensors, count, read_json, stored_bytes, tensors_in
+from atelier.config.facts.connector_fit import require_fitting
+from atelier.config.facts.files import Tensors, below, count, read_json, stored_bytes, tensors_in
 from atelier.config.facts.sd3 import SD3Facts, painted_shape, weights_of
 from atelier.config.facts.targets import adapter_parameters, modules, unknown_targets
 from atelier.config.policy_parts import holds_weights_alone
@@ -18,10 +19,10 @@ from atelier.errors import ConfigError
 
 FOLDERS = ("transformer", "vae", "scheduler", "vlm", "connector", "tokenizer")
 CLASS = "DeepGenPipeline"
+_LAYER = "connector.layers."
 PROMPT_TOKENS = 128  # with its template; how long prompts are is not known
-PUBLISHED_QUERIES = 128
+SEEN_AS_A_TOKEN = 32  # pixels of a side that one of the language model's image tokens shows
 PUBLISHED_BRIDGE = 432_449_532  # parameters of the connector, its projections and queries
-PUBLISHED_STATES = 12_288  # values of a token that it reads
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,13 +30,29 @@ class DeepGenFacts(SD3Facts):
     """Sizes of a model for what a configuration trains and asks for.
 
     `parameters` are those of the transformer, and of the connector where it is trained;
-    `text_parameters` those of the language model and the connector.
+    `text_parameters` those of the language model and the connector. `text_tokens` are all that the
+    language model reads, an image that is edited among them.
 
     Attributes:
-        bridge_parameters: of the connector, its projections and queries.
+        bridge: sizes of the connector.
+        reference_tokens: of an image that is edited, behind the noisy ones.
+        edits_with_guidance: whether what guidance leads away from has an image, too.
     """
 
-    bridge_parameters: int
+    bridge: Bridge
+    reference_tokens: int = 0
+    edits_with_guidance: bool = False
+
+    @property
+    def tokens(self) -> int:
+        """Image, reference and text tokens of one image."""
+        return self.image_tokens + self.reference_tokens + self.text_tokens
+
+    @property
+    def condition_values(self) -> int:
+        """Values of all that an image is painted from, a reference's latents among them."""
+        texts = (1 + self.edits_with_guidance) * self.embedding_values
+        return texts + (self.latent_values if self.reference_tokens else 0)
 
 
 @dataclass(frozen=True)
@@ -45,16 +62,26 @@ class Bridge:
     Attributes:
         parameters: with its projections and queries.
         bytes: of them in files.
-        queries: learned tokens behind every prompt.
-        query_parameters: of these, which are never trained.
+        queries: learned tokens behind every prompt, each `query_width` wide; never trained.
         states: values of a token that it reads.
+        width: values of a token between its layers.
+        tokens: values of a token that it gives; pooled: of their mean.
     """
 
     parameters: int = PUBLISHED_BRIDGE
     bytes: int = 4 * PUBLISHED_BRIDGE  # as published: 1.6 GiB
-    queries: int = PUBLISHED_QUERIES
-    query_parameters: int = PUBLISHED_QUERIES * 2048
-    states: int = PUBLISHED_STATES
+    queries: int = 128
+    query_width: int = 2048
+    states: int = 12_288
+    width: int = 2048
+    feed_forward: int = 11_946
+    layers: int = 6
+    tokens: int = 4096
+    pooled: int = 2048
+
+    @property
+    def query_parameters(self) -> int:
+        return self.queries * self.query_width
 
 
 def is_deepgen(root: Path) -> bool:
@@ -69,13 +96,17 @@ def is_deepgen(root: Path) -> bool:
 def read_deepgen(root: Path, config: RunConfig) -> DeepGenFacts:
     """Read the model directory `root`.
 
-    Raises ConfigError naming the file that is missing or not what it should be, or
-    policy.resolution where the model has no place for such images.
+    Raises ConfigError naming the file that is missing or not what it should be, policy.path where
+    its parts do not fit each other, or policy.resolution where the model has no place for such
+    images.
     """
     lacking = [name for name in FOLDERS if not (root / name).is_dir()]
     if lacking:
         raise ConfigError(f"{root}: has no {lacking[0]}/, so it is no DeepGen model")
-    return _facts(config, root, weights_of(root / "vlm"), _bridge(root / "connector"))
+    bridge = _bridge(root / "connector")
+    texts = read_json(root / "vlm" / "config.json")
+    require_fitting(bridge, texts, read_json(root / "transformer" / "config.json"))
+    return _facts(config, root, weights_of(root / "vlm"), bridge)
 
 
 def read_checkpoint(pipeline: Path, vlm: Path, config: RunConfig) -> DeepGenFacts:
@@ -93,8 +124,9 @@ def deepgen_facts(
         text_parameters: of the language model, its vision tower and its text head.
         painted: of SD3Facts: all that is of the transformer and the autoencoder.
     """
-    with_bridge = config.policy.trainable == "dit_connector"
+    with_bridge, edits = config.policy.trainable == "dit_connector", config.rollout.kind == "edit"
     text_width = painted.pop("text_width")
+    looked_at = painted["pixels"] // SEEN_AS_A_TOKEN**2 if edits else 0
     return DeepGenFacts(
         parameters=painted.pop("parameters") + (bridge.parameters if with_bridge else 0),
         untrained_parameters=bridge.query_parameters if with_bridge else 0,
@@ -102,9 +134,11 @@ def deepgen_facts(
         frozen_bytes=painted.pop("frozen_bytes")
         + text_bytes
         + (0 if with_bridge else bridge.bytes),
-        text_tokens=PROMPT_TOKENS + bridge.queries,
+        text_tokens=PROMPT_TOKENS + looked_at + bridge.queries,
         text_width=bridge.states if with_bridge else text_width,
-        bridge_parameters=bridge.parameters,
+        bridge=bridge,
+        reference_tokens=painted["image_tokens"] if edits else 0,
+        edits_with_guidance=edits and config.rollout.guidance_scale > 1,
         **painted,
     )
 
@@ -134,10 +168,21 @@ def _facts(config: RunConfig, painter: Path, vlm: Tensors, bridge: Bridge) -> De
 
 
 def _bridge(folder: Path) -> Bridge:
-    found = tensors_in(sorted(folder.glob("*.safetensors")))
+    found = tensors_in([folder / "model.safetensors"])
     try:
-        queries, width = found["meta_queries"].shape
-        states = found["projector_1.weight"].shape[1]
+        queries, query_width = found["meta_queries"].shape
+        width, states = found["projector_1.weight"].shape
+        return Bridge(
+            parameters=count(found),
+            bytes=stored_bytes(found),
+            queries=queries,
+            query_width=query_width,
+            states=states,
+            width=width,
+            feed_forward=found[f"{_LAYER}0.mlp.fc1.weight"].shape[0],
+            layers=len({name.split(".")[2] for name in below(found, _LAYER)}),
+            tokens=found["projector_3.weight"].shape[0],
+            pooled=found["projector_2.weight"].shape[0],
+        )
     except (KeyError, ValueError, IndexError) as error:
         raise ConfigError(f"{folder}: no connector of a DeepGen model: {error!r}") from error
-    return Bridge(count(found), stored_bytes(found), queries, queries * width, states)

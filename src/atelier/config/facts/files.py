@@ -13,15 +13,18 @@ from typing import Any
 from atelier.errors import ConfigError
 
 _BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I8": 1, "U8": 1}
+_LENGTH = 8  # bytes that say how long the header is
 _LONGEST_HEADER = 100_000_000
 
 
 @dataclass(frozen=True)
 class Stored:
-    """A tensor of a file: its shape, and bytes of one of its elements."""
+    """A tensor of a file: its shape, bytes of one of its elements, and the byte behind its last,
+    counted from the header's end."""
 
     shape: tuple[int, ...]
     itemsize: int = 4
+    end: int = 0
 
 
 Tensors = Mapping[str, Stored]
@@ -50,11 +53,20 @@ def tensors_in(files: Iterable[Path]) -> dict[str, Stored]:
     return entries
 
 
+def require_to_the_end(file: Path) -> None:
+    """Raise ConfigError unless a safetensors file is as long as its header says."""
+    ends = [one.end for one in _header(file).values()]
+    with file.open("rb") as stream:
+        (length,) = struct.unpack("<Q", stream.read(_LENGTH))
+    if file.stat().st_size < _LENGTH + length + max(ends, default=0):
+        raise ConfigError(f"{file}: is cut off: copy it again")
+
+
 def _header(file: Path) -> dict[str, Stored]:
     """A safetensors header: 8 bytes of length, little-endian, then that much JSON."""
     try:
         with file.open("rb") as stream:
-            (length,) = struct.unpack("<Q", stream.read(8))
+            (length,) = struct.unpack("<Q", stream.read(_LENGTH))
             header = json.loads(stream.read(min(length, _LONGEST_HEADER)))
         return {name: _stored(one) for name, one in header.items() if name != "__metadata__"}
     except (OSError, struct.error, ValueError, TypeError, KeyError, AttributeError) as error:
@@ -65,7 +77,7 @@ def _stored(entry: Any) -> Stored:
     shape = tuple(entry["shape"])
     if not all(isinstance(size, int) and size >= 0 for size in shape):
         raise ValueError(f"a shape of {list(shape)}")
-    return Stored(shape, _BYTES.get(entry["dtype"], 4))
+    return Stored(shape, _BYTES.get(entry["dtype"], 4), int(entry["data_offsets"][1]))
 
 
 def read_json(file: Path) -> dict[str, Any]:

@@ -116,6 +116,11 @@ def _require_deepgen(name: str, root: Path) -> None:
     if (root / INDEX).is_file():
         family = "qwen" if _is_qwen(root) else "sd3"
         raise ConfigError(f"{name}: is {_NAMES[family]}; set policy.family: {family}")
+    if any(root.glob("*.safetensors")):
+        raise ConfigError(
+            f"{name}: is no model but a checkpoint of one: name the file itself, "
+            f"{name}/model.safetensors, and what it was trained from as policy.bases"
+        )
     raise ConfigError(f"{name}: has no vlm/ and connector/: not a DeepGen model")
 
 

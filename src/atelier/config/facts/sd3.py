@@ -39,9 +39,14 @@ class SD3Facts(ModelFacts):
         return self.image_tokens + self.text_tokens
 
     @property
-    def condition_values(self) -> int:
+    def embedding_values(self) -> int:
         """Values of one prompt's embeddings."""
         return self.text_tokens * self.text_width + self.pooled_width
+
+    @property
+    def condition_values(self) -> int:
+        """Values of all that an image is painted from."""
+        return self.embedding_values
 
 
 def read_sd3(root: Path, config: RunConfig) -> SD3Facts:

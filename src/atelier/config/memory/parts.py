@@ -9,9 +9,9 @@ from atelier.config.facts.base import ModelFacts
 from atelier.config.policy_parts import DTYPE_BYTES
 from atelier.config.schema import PolicyConfig, RunConfig
 
-_ZERO_BUCKETS = 2 * 4 * 50_000_000  # reduce and gather, configs/deepspeed
-# That ZeRO-3 prefetches beside the block it is at, by launch.zero_tuning.
-_LIVE_PARAMETERS = {"general": 50_000_000, "sd3": 105_000_000}
+# Parameters of a bucket of configs/deepspeed, by launch.zero_tuning: what is reduced at once, and
+# gathered, which ZeRO-3 does beside the block it is at.
+_BUCKET = {"general": 50_000_000, "sd3": 105_000_000}
 
 Sizes = dict[str, int]
 """Bytes by what they are for."""
@@ -47,7 +47,7 @@ def engine(config: RunConfig, trained: int, ranks: int) -> tuple[Sizes, Sizes]:
     state = {"gradients": 4 * own, "optimizer": (12 if stage else 8) * own}
     if not stage:
         return {**state, "buckets": 4 * trained if ranks > 1 else 0}, {}
-    buckets = {"buckets": min(_ZERO_BUCKETS, 8 * trained)}
+    buckets = {"buckets": 2 * 4 * min(_bucket(config), trained)}
     return (buckets, state) if config.launch.offload else ({**state, **buckets}, {})
 
 
@@ -73,9 +73,13 @@ def gathered(config: RunConfig, facts: ModelFacts, ranks: int) -> int:
     """Bytes of the weights that ZeRO-3 has put together."""
     if _stage(config) != 3 or ranks == 1:
         return 0
-    ahead = _LIVE_PARAMETERS[config.launch.zero_tuning]
-    live = min(facts.parameters, facts.parameters // max(facts.layers, 1) + ahead)
+    live = min(facts.parameters, facts.parameters // max(facts.layers, 1) + _bucket(config))
     return live * DTYPE_BYTES[config.policy.base_dtype]
+
+
+def _bucket(config: RunConfig) -> int:
+    """ZeRO-2 has no tuning."""
+    return _BUCKET[config.launch.zero_tuning if _stage(config) == 3 else "general"]
 
 
 def _stage(config: RunConfig) -> int:

@@ -1,6 +1,6 @@
 """What Stable Diffusion 3 needs besides weights and engine.
 
-    prompts   text encoders, freed before anything else is loaded
+    prompts   text encoders, freed before anything else is loaded, or held all the time (prompts.py)
     rollout   a micro-batch through the transformer without gradients, or through the autoencoder
     replay    a micro-batch with gradients
     pictures  captioned ones: a micro-batch through the autoencoder, then with gradients (train.sft)
@@ -18,7 +18,9 @@ layer's are there at a time.
 from __future__ import annotations
 
 from atelier.config.facts.sd3 import SD3Facts
+from atelier.config.memory.connector import connector_kept
 from atelier.config.memory.parts import Own, copies, gathered
+from atelier.config.memory.prompts import encoders_stay
 from atelier.config.policy_parts import DTYPE_BYTES
 from atelier.config.schema import RunConfig
 from atelier.config.sft_rules import picture_micro_batch
@@ -31,6 +33,7 @@ _DECODED_TENSORS = 4  # of the autoencoder's widest activation at the image's fu
 def sd3_memory(config: RunConfig, facts: SD3Facts, images: int, actions: int, ranks: int) -> Own:
     """See the module. `images` are those whose experience is kept."""
     policy = config.policy
+    encoders = facts.text_parameters * DTYPE_BYTES[policy.text.dtype]
     values = stored_latents(config, facts, actions) + facts.condition_values
 
     def at_hand(backward: bool) -> dict[str, int]:
@@ -44,9 +47,10 @@ def sd3_memory(config: RunConfig, facts: SD3Facts, images: int, actions: int, ra
         held={
             "autoencoder": facts.vae_parameters * DTYPE_BYTES[policy.vae.dtype],
             "experience": 4 * images * values,
+            "text encoders": encoders if encoders_stay(config, facts) else 0,
         },
         phases={
-            "prompts": {"text encoders": facts.text_parameters * DTYPE_BYTES[policy.text.dtype]},
+            "prompts": {"text encoders": encoders},
             "rollout": {
                 **at_hand(backward=False),
                 "activations or decoding": max(_inference(config, facts), _decoding(config, facts)),
@@ -64,7 +68,7 @@ def _pictures(
     if not config.train.sft.enabled:
         return {}
     batch = picture_micro_batch(config)
-    activations = _kept(config, facts, _row(config, facts) * batch)
+    activations = _kept(config, facts, batch)
     encoding = _autoencoding(config, facts, batch)
     return {"pictures": {**at_hand, "activations or encoding": max(activations, encoding)}}
 
@@ -85,26 +89,26 @@ def _row(config: RunConfig, facts: SD3Facts) -> int:
     return facts.tokens * facts.width * DTYPE_BYTES[config.policy.dtype]
 
 
-def _values(config: RunConfig, facts: SD3Facts) -> int:
-    """Bytes of one value a token and channel of a micro-batch, both branches of guidance."""
-    batch = config.rollout.micro_batch_size * (2 if config.rollout.guidance_scale > 1 else 1)
-    return batch * _row(config, facts)
+def _rows(config: RunConfig) -> int:
+    """Of a micro-batch, both branches of guidance."""
+    return config.rollout.micro_batch_size * (2 if config.rollout.guidance_scale > 1 else 1)
 
 
 def _inference(config: RunConfig, facts: SD3Facts) -> int:
-    return _VALUES_WITHOUT * _values(config, facts)
+    return _VALUES_WITHOUT * _rows(config) * _row(config, facts)
 
 
 def _activations(config: RunConfig, facts: SD3Facts) -> int:
-    return _kept(config, facts, _values(config, facts))
+    return _kept(config, facts, _rows(config))
 
 
-def _kept(config: RunConfig, facts: SD3Facts, values: int) -> int:
-    """Activations of a backward pass over so many bytes a token's channel."""
+def _kept(config: RunConfig, facts: SD3Facts, rows: int) -> int:
+    """Activations of a backward pass over so many images."""
+    values = rows * _row(config, facts)
     layer = _VALUES_WITH_GRADIENT * values
-    if config.policy.gradient_checkpointing:
-        return layer + facts.layers * values
-    return layer * facts.layers
+    layers = facts.layers * (values if config.policy.gradient_checkpointing else layer)
+    once = layer if config.policy.gradient_checkpointing else 0
+    return once + layers + connector_kept(config, facts, rows)
 
 
 def _decoding(config: RunConfig, facts: SD3Facts) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +36,7 @@ def load(job: Mapping[str, Any]) -> Parts:
 
 def _replace(parts: Parts, state: Mapping[str, Any]) -> None:
     """Put a file's weights of the transformer and the connector in place, by its names."""
-    named = {name.removeprefix("module.").removeprefix("model."): state[name] for name in state}
+    named = {re.sub(r"^(module\.|model\.)+", "", name): state[name] for name in state}
     own = "transformer."
     transformer = {name[len(own) :]: value for name, value in named.items() if name.startswith(own)}
     parts["transformer"].load_state_dict(transformer, assign=True)

@@ -6,6 +6,7 @@ as they are.
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -14,10 +15,10 @@ from pathlib import Path
 from typing import ClassVar, Self
 
 import torch
+from diffusers import SD3Transformer2DModel
 from torch import Tensor
 
 from atelier.config.facts.deepgen import FOLDERS, is_deepgen, of_checkpoint
-from atelier.config.paths import from_root
 from atelier.config.schema import PolicyConfig, RunConfig
 from atelier.errors import ConfigError
 from atelier.export.base import safetensors_of
@@ -27,10 +28,11 @@ from atelier.policies.deepgen import bridge_files
 from atelier.policies.deepgen.bridge_files import write_config
 from atelier.policies.deepgen.layout import Model, write_rest
 from atelier.policies.deepgen.published import BRIDGE, TRANSFORMER
-from atelier.policies.deepgen.source import Checkpoint
+from atelier.policies.deepgen.source import VAE, Checkpoint
 from atelier.policies.deepgen.template import FILE as TEMPLATE
 
 WEIGHTS = "diffusion_pytorch_model.safetensors"
+_SAFETENSORS = "*.safetensors"
 _PROGRAMS = "*.py"  # a pipeline's own class, where it brings one
 
 
@@ -138,9 +140,14 @@ class BaseDeepGen(BasePipeline):
         }
 
     def weights_sha256(self) -> str:
-        if self.policy is None:
+        """Of a checkpoint, also over its bases: the files that a part is taken from."""
+        source = self._checkpoint
+        if source is None:
             return super().weights_sha256()
-        return file_sha256(from_root(self.policy.path))
+        parts = (source.vlm_directory, source.pipeline_directory / VAE)
+        files = [*source.files, *(one for part in parts for one in sorted(part.glob(_SAFETENSORS)))]
+        lines = "".join(f"{file.name} {file_sha256(file)}\n" for file in files)
+        return hashlib.sha256(lines.encode()).hexdigest()
 
     @cached_property
     def _checkpoint(self) -> Checkpoint | None:
@@ -154,11 +161,13 @@ class BaseDeepGen(BasePipeline):
 
     def _write_rest(self, source: Checkpoint, target: Path) -> None:
         """Of a checkpoint: its language model with the adapter merged, its bases' other parts."""
+        with torch.device("meta"):
+            transformer = SD3Transformer2DModel.from_config(source.transformer_config())
         model = Model(
-            source.transformer("bfloat16"),  # for its configuration
+            transformer,
             source.vae(),
             source.scheduler(),
-            source.vlm("float32"),
+            source.vlm(None),
             source.bridge(),
             source.tokenizer(),
             source.template(),

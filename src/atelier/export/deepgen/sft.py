@@ -39,6 +39,23 @@ from atelier.policies.deepgen.published import (
 
 TABLE = f"{TRANSFORMER}pos_embed.pos_embed"  # of positions; nobody trains it
 MOST_MOVED = 0.5  # of the transformer's length; post-training moves it by some thousandths
+AVERAGE = "ema."  # before names of a moving average
+LISTED = 20  # weights that an error names
+
+
+@dataclass(frozen=True)
+class Laid:
+    """A checkpoint with other weights of the transformer and the connector.
+
+    Attributes:
+        state: all that is written, by the checkpoint's names.
+        left_out: names of its moving average, which is one of other weights.
+        moved: how far the transformer is from the checkpoint's, relative to its length.
+    """
+
+    state: dict[str, Tensor]
+    left_out: tuple[str, ...]
+    moved: float
 
 
 @dataclass(frozen=True)
@@ -47,25 +64,30 @@ class Converted:
 
     Attributes:
         replaced: weights of the transformer and the connector.
-        kept: others of the checkpoint it was laid onto.
         vlm: of the language model, where it is in the file in full.
-        moved: how far the transformer is from that checkpoint's, relative to its length.
+        laid: where it was laid onto a checkpoint.
     """
 
     file: Path
     replaced: int
-    kept: int
     vlm: int
-    moved: float | None
+    laid: Laid | None
     differences: Differences
+
+    @property
+    def kept(self) -> int:
+        """Other weights of the checkpoint."""
+        return 0 if self.laid is None else len(self.laid.state) - self.replaced
 
     def describe(self) -> str:
         images = self.differences.images
-        if self.moved is None:
+        if self.laid is None:
             rest = f"{self.vlm} of the language model, in full"
         else:
             rest = f"{self.kept} kept of the checkpoint, of whose transformer this moved "
-            rest += f"{self.moved:.2%}"
+            rest += f"{self.laid.moved:.2%}"
+            if self.laid.left_out:
+                rest += f", and {len(self.laid.left_out)} of its moving average left out"
         return (
             f"{self.file}: {self.replaced} weights of transformer and connector, {rest}; read back "
             f"and equal, images within {images.max * 255:.0f}/255 of the trainer's (mean "
@@ -74,7 +96,11 @@ class Converted:
 
 
 def write_sft(
-    source: Path, target: Path, onto: Path | None = None, device: str = "cpu"
+    source: Path,
+    target: Path,
+    onto: Path | None = None,
+    device: str = "cpu",
+    most_moved: float = MOST_MOVED,
 ) -> Converted:
     """Write a merged export's weights as one file.
 
@@ -83,6 +109,7 @@ def write_sft(
         target: a new file, *.pth.
         onto: the checkpoint of fine-tuning that was trained from.
         device: of the clean process, cpu or cuda.
+        most_moved: see `laid_onto`.
 
     Raises:
         ConfigError: `source` is no merged DeepGen, `target` is there, or `onto` cannot be read.
@@ -93,91 +120,128 @@ def write_sft(
         raise ConfigError(f"{target}: name a new file that ends in .pth")
     source = _merged(source)
     check_manifest(source)
-    record, base = read_record(source), BaseDeepGen.local(str(source.resolve()))
-    assert base is not None  # it has a manifest
-    own = {
+    own = named_weights(source)
+    if onto is None:
+        laid, vlm = None, _language_model(source)
+        state, written = {**own, **vlm}, own
+    else:
+        laid, vlm = laid_onto(str(onto), own, read_weights(onto), most_moved), {}
+        state = laid.state
+        named = {normalised(stored): one for stored, one in state.items()}
+        written = {name: named[name] for name in own}
+    found = _put_in_place(source, target, state, written, device)
+    return Converted(target, len(own), len(vlm), laid, found)
+
+
+def named_weights(merged: Path) -> dict[str, Tensor]:
+    """Of the transformer and the connector of a model's directory, by published names."""
+    base = BaseDeepGen.local(str(merged.resolve()))
+    assert base is not None  # it is a directory
+    return {
         base.loaded_name(name): value
         for file in base.weight_files()
         for name, value in base.tensors(file)
     }
-    vlm = {} if onto is not None else _language_model(source)
-    theirs = {} if onto is None else read_weights(onto)
-    state = {**own, **vlm} if onto is None else laid_onto(str(onto), own, theirs)
-    written = {name: state[_stored(name, theirs)] for name in own}
+
+
+def _put_in_place(
+    source: Path,
+    target: Path,
+    state: Mapping[str, Tensor],
+    written: Mapping[str, Tensor],
+    device: str,
+) -> Differences:
+    """Write a file aside, read it back, paint with it, and rename it; how far its images are from
+    the trainer's."""
     make_folder(target.parent, "OUT")
     aside = target.with_name(f".{target.name}.{os.getpid()}")
     try:
-        torch.save(state, aside)
+        torch.save(dict(state), aside)
         _require_read_back(aside, state)
-        found = _painted(source, record, aside, written, device)
+        found = _painted(source, read_record(source), aside, written, device)
         as_usual([aside])
         aside.rename(target)
     finally:
         aside.unlink(missing_ok=True)
-    moved = None if onto is None else _moved(own, theirs)
-    return Converted(target, len(own), len(state) - len(own) - len(vlm), len(vlm), moved, found)
+    return found
+
+
+# Laid onto a checkpoint ---------------------------------------------------------------------------
 
 
 def laid_onto(
-    where: str, own: Mapping[str, Tensor], theirs: Mapping[str, Tensor]
-) -> dict[str, Tensor]:
+    where: str,
+    own: Mapping[str, Tensor],
+    theirs: Mapping[str, Tensor],
+    most_moved: float = MOST_MOVED,
+) -> Laid:
     """A checkpoint with other weights of the transformer and the connector, each in its dtype and
-    by its name.
+    by its name, and without its moving average.
+
+    Args:
+        where: the checkpoint, for errors.
+        own: the other weights, by published names.
+        theirs: all of the checkpoint's, by its names.
+        most_moved: share of its transformer's length that the other may be away from it.
 
     Raises:
         CheckpointError: its weights of these are not the same ones, it has nothing of the language
-            model, or its transformer is another model's.
+            model, or its transformer is farther away.
     """
     sorted_weights = sort_weights(where, theirs)
     there = {f"{TRANSFORMER}{name}": one for name, one in sorted_weights.transformer.items()}
     there |= sorted_weights.bridge
-    if odd := sorted(there.keys() ^ own.keys()):
-        which = "only there" if odd[0] in there else "missing there"
-        raise CheckpointError(
-            f"{where}: {len(odd)} weights of transformer and connector are only in one of the two, "
-            f"such as {odd[0]}, {which}: it is another model's"
-        )
-    for name, value in own.items():
-        if there[name].shape != value.shape:
-            raise CheckpointError(
-                f"{where}: {name} has shape {list(there[name].shape)} there, in the export "
-                f"{list(value.shape)}: it is another model's"
-            )
+    _require_the_same(where, own, there)
     if not sorted_weights.vlm:
         raise CheckpointError(
             f"{where}: holds nothing of the language model, so it is no checkpoint of fine-tuning; "
             "name the one that was trained from, or none, and the language model is written in full"
         )
-    moved = _moved(own, theirs)
-    if not moved < MOST_MOVED:
+    moved = _moved(own, there)
+    if not moved < most_moved:
         raise CheckpointError(
             f"{where}: its transformer is {moved:.0%} of its length away from the export's: it is "
-            "not the one that was trained from"
+            "not the one that was trained from; if it is, raise --most-moved"
         )
-    own_names = {name: normalised(name) for name in theirs}
-    return {
+    names = {stored: normalised(stored) for stored in theirs}
+    left_out = tuple(stored for stored, name in names.items() if name.startswith(AVERAGE))
+    state = {
         stored: own[name].to(theirs[stored].dtype) if name in own else theirs[stored]
-        for stored, name in own_names.items()
+        for stored, name in names.items()
+        if stored not in left_out
     }
+    return Laid(state, left_out, moved)
 
 
-def _moved(own: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> float:
+def _require_the_same(where: str, own: Mapping[str, Tensor], there: Mapping[str, Tensor]) -> None:
+    """Raise CheckpointError unless both have the same weights, in the same shapes."""
+    odd = [f"{name} (only there)" for name in sorted(there.keys() - own.keys())]
+    odd += [f"{name} (missing there)" for name in sorted(own.keys() - there.keys())]
+    odd += [
+        f"{name} (there {list(there[name].shape)}, in the export {list(value.shape)})"
+        for name, value in own.items()
+        if name in there and there[name].shape != value.shape
+    ]
+    if odd:
+        more = f" and {len(odd) - LISTED} more" if len(odd) > LISTED else ""
+        raise CheckpointError(
+            f"{where}: is another model's: {len(odd)} weights of transformer and connector differ "
+            f"in name or shape: {', '.join(odd[:LISTED])}{more}"
+        )
+
+
+def _moved(own: Mapping[str, Tensor], there: Mapping[str, Tensor]) -> float:
     """Distance of the transformers, relative to the other one's length."""
     change = length = 0.0
-    for stored, value in theirs.items():
-        name = normalised(stored)
-        if name.startswith(TRANSFORMER) and name in own and name != TABLE:
-            before = value.double()
-            change += float((own[name].double() - before).square().sum())
-            length += float(before.square().sum())
+    for name, value in there.items():
+        if name.startswith(TRANSFORMER) and name != TABLE:
+            before = value.float()
+            change += float((own[name].float() - before).square().sum(dtype=torch.float64))
+            length += float(before.square().sum(dtype=torch.float64))
     return (change / length) ** 0.5 if length else float("inf")
 
 
-def _stored(name: str, theirs: Mapping[str, Tensor]) -> str:
-    """What a checkpoint calls a weight."""
-    if name in theirs or not theirs:
-        return name
-    return next(stored for stored in theirs if normalised(stored) == name)
+# Files --------------------------------------------------------------------------------------------
 
 
 def _merged(source: Path) -> Path:

@@ -12,7 +12,13 @@ from torch import Tensor
 
 from atelier.config.facts.files import read_json
 from atelier.errors import ConfigError
-from atelier.model_files import require_all_weights, require_no_others, require_numbers, telling
+from atelier.model_files import (
+    require_all_weights,
+    require_no_others,
+    require_numbers,
+    require_weights_of_kind,
+    telling,
+)
 from atelier.policies.deepgen.connector import Bridge, Shape
 
 FOLDER, WEIGHTS, CONFIG = "connector", "model.safetensors", "config.json"
@@ -28,11 +34,7 @@ def read_bridge(directory: Path) -> Bridge:
     folder = directory / FOLDER
     heads = heads_of(folder)
     with telling(f"{folder}: is no connector of a DeepGen model"):
-        tensors = {
-            name: value
-            for file in sorted(folder.glob("*.safetensors"))
-            for name, value in load_file(file).items()
-        }
+        tensors = load_file(folder / WEIGHTS)
     return build_bridge(str(folder), tensors, heads)
 
 
@@ -64,8 +66,9 @@ def build_bridge(where: str, tensors: Mapping[str, Tensor], heads: int) -> Bridg
                 f"{where}: {name} has shape {list(value.shape)}, and by the others it would have "
                 f"{list(expected[name].shape)}"
             )
-    require_numbers(where, tensors)
+    require_weights_of_kind(where, tensors, expected)
     held = {name: value.float() for name, value in tensors.items()}
+    require_numbers(where, held)
     bridge.load_state_dict(held, assign=True)
     return bridge.requires_grad_(False).eval()
 

@@ -36,7 +36,14 @@ class Conditions:
         return len(self.words)
 
     def after(self, other: Conditions) -> Conditions:
-        """The others' rows, and then these."""
+        """The others' rows, and then these.
+
+        Raises:
+            ValueError: only one of the two has images that are edited, or pooled embeddings.
+        """
+        for name in ("references", "pooled"):
+            if (getattr(self, name) is None) != (getattr(other, name) is None):
+                raise ValueError(f"one of two batches of conditions has no {name}")
         length = max(one.tokens.shape[1] for one in (self, other))
         first, second = (one.widened(length) for one in (other, self))
         pooled = None
@@ -52,6 +59,18 @@ class Conditions:
             pooled,
             None if first.mask is None and second.mask is None else torch.cat(masks),
             references,
+        )
+
+    def rows(self, places: Sequence[int]) -> Conditions:
+        """Some of them, in this order, maybe more than once."""
+        at, told = [*places], self.references
+        return Conditions(
+            tuple(self.words[place] for place in at),
+            self.tokens[at],
+            None if self.pooled is None else self.pooled[at],
+            None if self.mask is None else self.mask[at],
+            None if told is None else [told[place] for place in at],
+            None if self.against is None else self.against.rows(at),
         )
 
     def widened(self, length: int) -> Conditions:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 EPSILON = 1e-6
 
@@ -83,16 +84,25 @@ class Bridge(nn.Module):
 
 
 class Connector(nn.Module):
-    """The encoder's layers."""
+    """The encoder's layers.
+
+    Attributes:
+        gradient_checkpointing: whether a backward pass computes what is inside a layer again.
+    """
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
         self.layers = nn.ModuleList(Layer(shape) for _ in range(shape.num_hidden_layers))
+        self.gradient_checkpointing = False
 
     def forward(self, hidden: Tensor, mask: Tensor | None) -> Tensor:
         keys = None if mask is None else mask[:, None, None, :]
+        again = self.gradient_checkpointing and torch.is_grad_enabled()
         for layer in self.layers:
-            hidden = layer(hidden, keys)
+            if again:
+                hidden = checkpoint(layer, hidden, keys, use_reentrant=False)
+            else:
+                hidden = layer(hidden, keys)
         return hidden
 
 

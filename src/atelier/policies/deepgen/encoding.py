@@ -13,7 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from atelier.config.facts.connector_fit import require_fitting
 from atelier.config.schema import PolicyConfig
+from atelier.model_files import require_numbers
 from atelier.policies.cached_encoder import CachedEncoder
 from atelier.policies.deepgen.conditions import Conditions, gathered
 from atelier.policies.deepgen.connector import Bridge
@@ -37,10 +39,13 @@ class Parts:
 
     @classmethod
     def of(cls, source: Source, policy: PolicyConfig, device: torch.device) -> Parts:
+        """Raises ConfigError where they are of different models."""
         vlm, bridge = source.vlm(policy.text.dtype), source.bridge()
+        require_fitting(bridge.shape, vlm.config.to_dict(), source.transformer_config())
         reader = Reader(source.tokenizer(), source.template(), vlm, bridge.shape.queries)
-        dtype = getattr(torch, policy.text.dtype)
-        return cls(vlm.to(device), bridge.to(device, dtype), reader)
+        bridge = bridge.to(device, getattr(torch, policy.text.dtype))
+        require_numbers(f"policy.text.dtype: {policy.text.dtype}", bridge.state_dict())
+        return cls(vlm.to(device), bridge, reader)
 
     @torch.no_grad()
     def states(self, prompts: Sequence[Asked]) -> tuple[Tensor, Tensor]:

@@ -12,6 +12,7 @@ import torch
 from PIL.Image import Image
 from torch import Tensor, nn
 
+from atelier.config.facts.deepgen import SEEN_AS_A_TOKEN
 from atelier.config.schema import PolicyConfig, RunConfig
 from atelier.data.ground_truth import required_picture, source_image
 from atelier.data.pictures import square
@@ -26,7 +27,6 @@ from atelier.policies.deepgen.module import DeepGenModule
 from atelier.policies.deepgen.references import pixels, reference_latents
 from atelier.policies.deepgen.source import Source, open_source
 from atelier.policies.deepgen.transformer import masked
-from atelier.policies.deepgen.vision import SEEN_AS_A_TOKEN
 from atelier.policies.sd3.transformer_policy import TransformerPolicy, fresh, prepared
 
 
@@ -51,7 +51,6 @@ class DeepGenPolicy(TransformerPolicy):
         super().__init__(*parts, config, device, rank)
         self._encoder = encoder
         self._edits = config.rollout.kind == "edit"
-        self._guides = max(config.rollout.guidance_scale, config.evaluation.guidance_scale) > 1
         if self._edits and self.image_side % SEEN_AS_A_TOKEN:
             raise ConfigError(
                 f"policy.resolution: {self.image_side} pixels; the language model sees images "
@@ -68,9 +67,10 @@ class DeepGenPolicy(TransformerPolicy):
     ) -> DeepGenPolicy:
         """Load what `policy.path` names (see source.open_source).
 
-        `prompts`, where they are known, are encoded before the transformer is loaded, so that it
-        and the language model are never on the device together. Others are encoded as they come,
-        and so are edits, whose source images the language model sees.
+        `prompts`, where they are known, are encoded before the transformer is loaded: where the
+        cache holds all of them, it and the language model are never on the device together. Others
+        are encoded as they come, and so are edits, whose source images the language model sees, and
+        all prompts where an embedding depends on its batch (policy.connector.padding: maskless).
         """
         device, policy = torch.device(device), config.policy
         source = open_source(policy)
@@ -94,18 +94,24 @@ class DeepGenPolicy(TransformerPolicy):
 
     # What images are painted from ----------------------------------------------------------------
 
-    def encode(self, prompts: Sequence[Prompt]) -> Conditions:
-        texts = [one.text for one in prompts]
+    def encode(self, prompts: Sequence[Prompt], guidance: float) -> Conditions:
         if not self._edits:
-            return self.encode_texts(texts)
+            return self.encode_texts([one.text for one in prompts])
+        # Samples of a group have one prompt and one image: each pair is read once.
+        pairs = {(one.dataset_id, one.prompt_id): one for one in prompts}
+        places = {identity: place for place, identity in enumerate(pairs)}
+        read = self._encode_edits([*pairs.values()], guidance)
+        return read.rows([places[one.dataset_id, one.prompt_id] for one in prompts])
+
+    def _encode_edits(self, prompts: Sequence[Prompt], guidance: float) -> Conditions:
         shown = [pixels(self._source(one)) for one in prompts]
         images = [[one] for one in shown]
         references = [[one] for one in reference_latents(self._vae, shown)]
         against = None
-        if self._guides:
+        if guidance != 1:
             nothing = self._encoder.encode_edits([NO_PROMPT] * len(prompts), images)
             against = replace(nothing, references=references)
-        asked = self._encoder.encode_edits(texts, images)
+        asked = self._encoder.encode_edits([one.text for one in prompts], images)
         return replace(asked, references=references, against=against)
 
     def encode_texts(self, texts: Sequence[str]) -> Conditions:
@@ -135,7 +141,9 @@ def _trained_bridge(source: Source, policy: PolicyConfig) -> Bridge | None:
     """The connector, where it is trained."""
     if policy.trainable != "dit_connector":
         return None
-    return _without_queries(source.bridge().requires_grad_(True))
+    bridge = source.bridge().requires_grad_(True)
+    bridge.connector.gradient_checkpointing = policy.gradient_checkpointing
+    return _without_queries(bridge)
 
 
 def _without_queries(bridge: Bridge) -> Bridge:

@@ -18,6 +18,7 @@ from atelier.config.facts.qwen import LANGUAGE_MODEL as _LANGUAGE_MODEL
 from atelier.config.facts.qwen import VISION as _VISION
 from atelier.config.facts.qwen import loaded_name
 from atelier.errors import ConfigError
+from atelier.model_files import no_weight
 
 WRAPPERS = ("module.", "model.")
 TRANSFORMER, VLM = "transformer.", "lmm."
@@ -66,9 +67,17 @@ class Published:
     aside: tuple[str, ...] = ()
 
     @property
-    def has_lora(self) -> bool:
-        """Whether it says how the language model was adapted."""
-        return any(_LORA.match(name) for name in self.vlm)
+    def adapted(self) -> set[str]:
+        """Modules of the language model that it has a LoRA of."""
+        return {match["module"] for name in self.vlm if (match := _LORA.match(name))}
+
+    @property
+    def in_full(self) -> set[str]:
+        """Those whose weight it has, and no LoRA beside."""
+        weights = {
+            _of_base(name).removesuffix(".weight") for name in self.vlm if not _LORA.match(name)
+        }
+        return weights - self.adapted
 
     def over(self, other: Published) -> Published:
         """These weights, and where there are none, those of another checkpoint."""
@@ -77,6 +86,25 @@ class Published:
             {**other.bridge, **self.bridge},
             {**other.vlm, **self.vlm},
             (*self.aside, *other.aside),
+        )
+
+
+def require_one_form(key: str, upper: Published, lower: Published) -> None:
+    """Raise ConfigError where one of two checkpoints has a module of the language model in full and
+    the other a LoRA of it, which would be merged into what may hold it already.
+
+    Args:
+        key: where the lower one is named, for the error.
+    """
+    both = sorted((upper.in_full & lower.adapted) | (upper.adapted & lower.in_full))
+    if both:
+        full, other = "policy.path", key
+        if both[0] in upper.adapted:
+            full, other = other, full
+        raise ConfigError(
+            f"{key}: {full} holds {len(both)} modules of the language model in full, such as "
+            f"{both[0]}, and {other} a LoRA of them, which would be merged into what may hold it "
+            "already; a checkpoint with the whole language model needs no other beneath it"
         )
 
 
@@ -144,11 +172,13 @@ def merge_vlm(where: str, vlm: Any, weights: Mapping[str, Tensor], alpha: float)
     sides: dict[str, dict[str, Tensor]] = {}
     replaced = 0
     for name, value in weights.items():
+        if not value.is_floating_point():
+            raise no_weight(where, name, str(value.dtype).removeprefix("torch."))
         match = _LORA.match(name)
         if match is not None:
             sides.setdefault(match["module"], {})[match["side"]] = value
             continue
-        own = held.get(name.replace(".base_layer.", "."))
+        own = held.get(_of_base(name))
         if own is None or own.shape != value.shape:
             raise ConfigError(f"{where}: {name} {list(value.shape)} is no weight of its base")
         own.copy_(value)
@@ -157,16 +187,26 @@ def merge_vlm(where: str, vlm: Any, weights: Mapping[str, Tensor], alpha: float)
         own = held.get(f"{module}.weight")
         if own is None or set(pair) != {"A", "B"}:
             raise ConfigError(f"{where}: its LoRA of {module} has no module or no other half")
-        is_table = isinstance(vlm.get_submodule(module), nn.Embedding)
         update = (pair["B"].float() @ pair["A"].float()) * (alpha / len(pair["A"]))
-        update = update.T if is_table else update
-        if update.shape != own.shape:
-            raise ConfigError(
-                f"{where}: its LoRA of {module} makes {list(update.shape)}, the base has "
-                f"{list(own.shape)}"
-            )
-        own.copy_(own.float() + update.to(own.device))
+        if isinstance(vlm.get_submodule(module), nn.Embedding):
+            update = update.T
+        _add(where, module, own, update)
     return Merged(replaced, len(sides))
+
+
+def _add(where: str, module: str, own: Tensor, update: Tensor) -> None:
+    """An adapter's update to a weight, in place."""
+    if update.shape != own.shape:
+        raise ConfigError(
+            f"{where}: its LoRA of {module} makes {list(update.shape)}, the base has "
+            f"{list(own.shape)}"
+        )
+    own.copy_(own.float() + update.to(own.device))
+
+
+def _of_base(name: str) -> str:
+    """A weight's name without what peft puts into that of an adapted module."""
+    return name.replace(".base_layer.", ".")
 
 
 def _untie(vlm: Any) -> None:

@@ -10,15 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from atelier.config.facts.connector_fit import chosen_layers
 from atelier.policies.deepgen.inputs import Inputs
-
-EVERY, MOST = 6, 6
-
-
-def chosen_layers(layers: int) -> list[int]:
-    """Indices of hidden states, 0 being the embeddings: the last but one, and every sixth below it;
-    of 36 layers 35, 29, 23, 17, 11 and 5."""
-    return [*range(layers - 1, 0, -EVERY)][:MOST]
 
 
 def fused_states(vlm: Any, queries: Tensor, inputs: Inputs) -> Tensor:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -32,14 +32,14 @@ from atelier.model_files import (
     require_no_others,
     require_numbers,
     require_sound,
+    require_weights_of_kind,
     telling,
     without_bars,
 )
 from atelier.policies.deepgen.bridge_files import FOLDER as BRIDGE_FOLDER
 from atelier.policies.deepgen.bridge_files import build_bridge, read_bridge
 from atelier.policies.deepgen.connector import Bridge
-from atelier.policies.deepgen.published import Published, merge_vlm, sort_weights
-from atelier.policies.deepgen.reading import chosen_layers
+from atelier.policies.deepgen.published import Published, merge_vlm, require_one_form, sort_weights
 from atelier.policies.deepgen.template import FILE as TEMPLATE
 from atelier.policies.deepgen.template import Template, read_template
 
@@ -91,6 +91,10 @@ class Source(ABC):
     def transformer(self, dtype: Dtype) -> SD3Transformer2DModel: ...
 
     @abstractmethod
+    def transformer_config(self) -> Mapping[str, Any]:
+        """What the transformer is, without its weights."""
+
+    @abstractmethod
     def vae(self) -> AutoencoderKL:
         """In policy.vae.dtype."""
 
@@ -98,7 +102,8 @@ class Source(ABC):
     def scheduler(self) -> FlowMatchEulerDiscreteScheduler: ...
 
     @abstractmethod
-    def vlm(self, dtype: Dtype) -> Qwen2_5_VLForConditionalGeneration: ...
+    def vlm(self, dtype: Dtype | None) -> Qwen2_5_VLForConditionalGeneration:
+        """None: in the dtype of its files."""
 
     @abstractmethod
     def bridge(self) -> Bridge:
@@ -130,8 +135,9 @@ class Source(ABC):
         require_sound(folder, part, info)
         return part.requires_grad_(False).eval()
 
-    def _vlm(self, folder: Path, dtype: torch.dtype) -> Qwen2_5_VLForConditionalGeneration:
-        how = {"dtype": dtype, "attn_implementation": "sdpa"}
+    def _vlm(self, folder: Path, dtype: Dtype | None) -> Qwen2_5_VLForConditionalGeneration:
+        held = "auto" if dtype is None else getattr(torch, dtype)
+        how = {"dtype": held, "attn_implementation": "sdpa"}
         model: Qwen2_5_VLForConditionalGeneration = self._part(
             folder, Qwen2_5_VLForConditionalGeneration, **how
         )
@@ -144,6 +150,11 @@ class Source(ABC):
     def _scheduler(self, directory: Path) -> FlowMatchEulerDiscreteScheduler:
         with self._opening(SCHEDULER):
             return FlowMatchEulerDiscreteScheduler.from_pretrained(directory, subfolder=SCHEDULER)
+
+    def _transformer_config(self, directory: Path) -> Mapping[str, Any]:
+        with self._opening(TRANSFORMER):
+            shape: Mapping[str, Any] = SD3Transformer2DModel.load_config(directory / TRANSFORMER)
+        return shape
 
     def _tokenizer(self, folder: Path) -> Any:
         with self._opening("its tokenizer"):
@@ -168,14 +179,17 @@ class Directory(Source):
         how = {"torch_dtype": getattr(torch, dtype)}
         return self._part(self.directory / TRANSFORMER, SD3Transformer2DModel, **how)
 
+    def transformer_config(self) -> Mapping[str, Any]:
+        return self._transformer_config(self.directory)
+
     def vae(self) -> AutoencoderKL:
         return self._vae(self.directory)
 
     def scheduler(self) -> FlowMatchEulerDiscreteScheduler:
         return self._scheduler(self.directory)
 
-    def vlm(self, dtype: Dtype) -> Qwen2_5_VLForConditionalGeneration:
-        return self._vlm(self.directory / VLM, getattr(torch, dtype))
+    def vlm(self, dtype: Dtype | None) -> Qwen2_5_VLForConditionalGeneration:
+        return self._vlm(self.directory / VLM, dtype)
 
     def bridge(self) -> Bridge:
         return read_bridge(self.directory)
@@ -200,7 +214,7 @@ class Checkpoint(Source):
         bases = policy.bases
         assert bases.vlm is not None
         assert bases.pipeline is not None
-        self._files = [from_root(one) for one in (policy.path, bases.sft) if one is not None]
+        self.files = [from_root(one) for one in (policy.path, bases.sft) if one is not None]
         self.vlm_directory = located(bases.vlm)
         self.pipeline_directory = located(bases.pipeline)
 
@@ -209,17 +223,18 @@ class Checkpoint(Source):
         """Of the file, over those of policy.bases.sft where there are any; each is accounted for.
 
         Raises:
-            ConfigError: a file cannot be read, a weight belongs to no part, or nothing says how the
-                language model was adapted.
+            ConfigError: a file cannot be read, a weight belongs to no part, nothing says how the
+                language model was adapted, or both do.
         """
         found = Published()
-        for file in reversed(self._files):
+        for file in reversed(self.files):
             one = sort_weights(str(file), read_weights(file))
             logger.info(
                 "%s: %d weights of the transformer, %d of the connector, %d of the language model, "
                 "%d not used",
                 *(file, len(one.transformer), len(one.bridge), len(one.vlm), len(one.aside)),
             )
+            require_one_form("policy.bases.sft", one, found)
             found = one.over(found)
         if not found.vlm:
             raise ConfigError(
@@ -232,16 +247,19 @@ class Checkpoint(Source):
     def transformer(self, dtype: Dtype) -> SD3Transformer2DModel:
         where = self._policy.path
         with self._opening(TRANSFORMER), torch.device("meta"):
-            shape = SD3Transformer2DModel.load_config(self.pipeline_directory / TRANSFORMER)
-            model = SD3Transformer2DModel.from_config(shape)
+            model = SD3Transformer2DModel.from_config(self.transformer_config())
         weights, expected = self.weights.transformer, model.state_dict()
         require_all_weights(f"{where}: transformer", expected.keys() - weights.keys())
         require_no_others(f"{where}: transformer", weights.keys() - expected.keys())
-        require_numbers(where, weights)
+        require_weights_of_kind(where, weights, expected)
         held = {name: value.to(getattr(torch, dtype)) for name, value in weights.items()}
+        require_numbers(where, held)
         with self._opening(TRANSFORMER):
             model.load_state_dict(held, assign=True)
         return model.requires_grad_(False).eval()
+
+    def transformer_config(self) -> Mapping[str, Any]:
+        return self._transformer_config(self.pipeline_directory)
 
     def vae(self) -> AutoencoderKL:
         return self._vae(self.pipeline_directory)
@@ -249,13 +267,20 @@ class Checkpoint(Source):
     def scheduler(self) -> FlowMatchEulerDiscreteScheduler:
         return self._scheduler(self.pipeline_directory)
 
-    def vlm(self, dtype: Dtype) -> Qwen2_5_VLForConditionalGeneration:
-        """With the checkpoint's LoRA merged in float32, and rounded once."""
-        model = self._vlm(self.vlm_directory, torch.float32)
+    def vlm(self, dtype: Dtype | None) -> Qwen2_5_VLForConditionalGeneration:
+        """With the checkpoint's LoRA merged in float32 and rounded to the dtype of the base's
+        files, as an export holds it: both are one model."""
+        model = self._vlm(self.vlm_directory, None)
+        stored = model.dtype
+        model = model.float()
         alpha = self._policy.bases.adapter_alpha
         done = merge_vlm(self._policy.path, model, self.weights.vlm, alpha)
         logger.info("%s: LoRA of %d modules merged", self._policy.path, done.adapted)
-        return model.to(getattr(torch, dtype))
+        model = model.to(stored)
+        if dtype is not None:
+            model = model.to(getattr(torch, dtype))
+        require_numbers(self._policy.path, model.state_dict())
+        return model
 
     def bridge(self) -> Bridge:
         heads = self._policy.connector.heads
@@ -268,23 +293,4 @@ class Checkpoint(Source):
         return Template()
 
     def text_files(self) -> list[Path]:
-        return [*self._files, *(one for one in self.vlm_directory.iterdir() if one.is_file())]
-
-
-def require_fitting(bridge: Bridge, vlm: Any, transformer: Any) -> None:
-    """Raise ConfigError unless a connector translates from this language model to this
-    transformer."""
-    text, shape, painted = vlm.config.get_text_config(), bridge.shape, transformer.config
-    layers = len(chosen_layers(text.num_hidden_layers))
-    facts = {
-        "queries": (shape.query_width, text.hidden_size, "the language model's width"),
-        "hidden states": (shape.states, layers * text.hidden_size, f"{layers} layers of it"),
-        "tokens": (shape.tokens, painted.joint_attention_dim, "joint_attention_dim"),
-        "mean": (shape.pooled, painted.pooled_projection_dim, "pooled_projection_dim"),
-    }
-    for name, (found, wanted, of) in facts.items():
-        if found != wanted:
-            raise ConfigError(
-                f"policy.path: its connector's {name} have {found} values, and {of} is {wanted}: "
-                "its parts are of different models"
-            )
+        return [*self.files, *(one for one in self.vlm_directory.iterdir() if one.is_file())]

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-SEEN_AS_A_TOKEN = 32  # pixels of a side that one of the language model's image tokens shows
+from atelier.config.facts.deepgen import SEEN_AS_A_TOKEN
+
 MEAN = (0.48145466, 0.4578275, 0.40821073)  # CLIP's, of pixels in [0, 1]
 STD = (0.26862954, 0.26130258, 0.27577711)
 

@@ -40,7 +40,8 @@ class ForwardProcess:
     @torch.no_grad()
     def rollout(self, module: nn.Module, samples: Sequence[Sample]) -> Rollout:
         model, draws, schedule = self._model, self._draws, self._schedule
-        conditions = model.encode([one.prompt for one in samples])
+        prompts = [one.prompt for one in samples]
+        conditions = model.encode(prompts, self._config.guidance_scale)
         x = model.noise([draws.noise(one) for one in samples])[:, 0]
         solver = Solver(schedule)
         for index, timestep in enumerate(schedule.timesteps):
@@ -101,6 +102,8 @@ class ForwardProcess:
             "levels": tensors["levels"],
             "behaviour_velocity": tensors["behaviour_velocity"],
             "draws": Draws(self._draws.seed, int(tensors["step"])),
-            "conditions": self._model.encode([one.prompt for one in samples]),
+            "conditions": self._model.encode(
+                [one.prompt for one in samples], self._config.guidance_scale
+            ),
         }
         return scored_rollout(samples, tensors["levels"].shape[1], None, record)

@@ -19,8 +19,9 @@ class FlowModel(ABC):
     image_side: int
     """Height and width of its images in pixels."""
 
-    def encode(self, prompts: Sequence[Prompt]) -> Any:
-        """Of what is asked for; where images are edited, with these."""
+    def encode(self, prompts: Sequence[Prompt], guidance: float) -> Any:
+        """Of what is asked for; where images are edited, with these, and where `guidance` is not 1
+        with what it leads away from."""
         return self.encode_texts([one.text for one in prompts])
 
     @abstractmethod

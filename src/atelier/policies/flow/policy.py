@@ -92,7 +92,7 @@ class FlowPolicy(FlowModel):
     def generate_from(self, module: nn.Module, prompts: Sequence[Prompt], x: Tensor) -> np.ndarray:
         """Images uint8 [B, H, W, 3] from initial latents [B, C, h, w] by the Euler ODE."""
         config = self._evaluation
-        conditions = self.encode(prompts)
+        conditions = self.encode(prompts, config.guidance_scale)
         schedule = self._schedules.of_scheduler(config.num_inference_steps)
         for step, timestep in zip(schedule.steps, schedule.timesteps, strict=True):
             velocity = self.velocity(module, x, timestep, conditions, config.guidance_scale)

@@ -51,8 +51,12 @@ class Schedules:
 
     @property
     def training_shift(self) -> float:
-        """Of the levels that pictures are noised to."""
-        return float(self._scheduler.shift)
+        """Of the levels that pictures are noised to: what the pipeline's scheduler multiplies the
+        odds of a level by, for images of this size."""
+        said, mu = self._scheduler.config, self._shift_of_size().get("mu")
+        if mu is None:
+            return float(self._scheduler.shift)
+        return mu if said.get("time_shift_type") == "linear" else math.exp(mu)
 
     def _of_scheduler(self, num_steps: int) -> Schedule:
         """Of the pipeline's own scheduler: evaluation always, rollouts by default."""
@@ -72,7 +76,7 @@ class Schedules:
     def _make_rollout(self, tail: int | None) -> Schedule:
         config = self._config
         if config.schedule == "scheduler":
-            whole, shift = self.of_scheduler(config.num_inference_steps), self._scheduler.shift
+            whole, shift = self.of_scheduler(config.num_inference_steps), self.training_shift
             sigmas = [*(step.sigma for step in whole.steps), 0.0]
         else:
             sigmas, shift = self._shifted()

@@ -55,7 +55,7 @@ class StochasticSteps:
         parts = parts_by_window([self._window(one.group_id) for one in samples])
         actions = len(parts[0].window)
         schedule = self._schedules.rollout(parts[0].window)
-        conditions = model.encode([one.prompt for one in samples])
+        conditions = model.encode([one.prompt for one in samples], config.guidance_scale)
         x, draws = self._noise(samples, actions)
         latents = x.new_empty(len(samples), parts[0].kept, *x.shape[1:])
         log_probs = x.new_empty(len(samples), actions)
@@ -148,7 +148,9 @@ class StochasticSteps:
             "noise": tensors["noise"],
             "parts": parts,
             "schedule": self._schedules.rollout(parts[0].window),
-            "conditions": self._model.encode([one.prompt for one in samples]),
+            "conditions": self._model.encode(
+                [one.prompt for one in samples], self._config.guidance_scale
+            ),
         }
         return scored_rollout(samples, actions, tensors["old_log_probs"], record)
 

@@ -9,10 +9,10 @@ import torch
 from atelier.config.schema import PolicyConfig
 from atelier.policies.embedding_cache import open_cache
 from atelier.policies.sd3.conditions import PromptEncoder
-from atelier.policies.sd3.text_encoders import TextEncoders
+from atelier.policies.sd3.text_encoders import PipelineEncoders
 
 
 def prompt_encoder(directory: Path, policy: PolicyConfig, device: torch.device) -> PromptEncoder:
     """Nothing is loaded until a prompt is new to the caches."""
-    encoders = TextEncoders(directory, policy, device)
+    encoders = PipelineEncoders(directory, policy, device)
     return PromptEncoder(encoders, open_cache(policy.text, encoders.fingerprint()), device)

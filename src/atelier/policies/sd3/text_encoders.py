@@ -19,9 +19,8 @@ from atelier.policies.sd3.loading import load_text_encoders
 _PARTS = ("text_encoder*", "tokenizer*")
 
 
-class TextEncoders:
-    """Encodes one prompt at a time: its embedding must not depend on which others share a batch,
-    or a cached one would differ from a recomputed one in the last bits."""
+class PipelineEncoders:
+    """cached_encoder.TextEncoders of a pipeline."""
 
     def __init__(self, directory: Path, policy: PolicyConfig, device: torch.device) -> None:
         self._directory = directory

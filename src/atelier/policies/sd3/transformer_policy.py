@@ -153,8 +153,7 @@ def prepared(
         transformer.requires_grad_(False)
         add_adapter(transformer, policy.lora, seed=key("lora", seed))
     else:
-        transformer.requires_grad_(True)
-        # Fixed sine-cosine table, a buffer in diffusers; nothing else is frozen.
+        transformer.requires_grad_(True)  # all: the table of positions is a buffer in diffusers
     return transformer
 
 

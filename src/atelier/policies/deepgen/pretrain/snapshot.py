@@ -8,9 +8,10 @@ from pathlib import Path
 
 import torch
 
+from atelier.config.facts.connector_fit import require_fitting
 from atelier.config.schema import PolicyConfig
 from atelier.policies.deepgen.layout import Model, write_model
-from atelier.policies.deepgen.source import open_source, require_fitting
+from atelier.policies.deepgen.source import open_source
 from atelier.policies.deepgen.transformer import masked
 from atelier.policies.pretraining.snapshots import load_as_float32
 
@@ -31,7 +32,7 @@ def load_snapshot(folder: Path) -> Model:
         source.tokenizer(),
         source.template(),
     )
-    require_fitting(model.bridge, model.vlm, model.transformer)
+    require_fitting(model.bridge.shape, model.vlm.config.to_dict(), model.transformer.config)
     return model
 
 

@@ -17,9 +17,9 @@ from diffusers import AutoencoderKL, FlowMatchEulerDiscreteScheduler
 from torch import nn
 from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
 
+from atelier.config.facts.connector_fit import chosen_layers
 from atelier.policies.deepgen.connector import Bridge, Shape
 from atelier.policies.deepgen.layout import Model
-from atelier.policies.deepgen.reading import chosen_layers
 from atelier.policies.deepgen.template import Template
 from atelier.policies.sd3.tiny import TinySD3Sizes, build_transformer
 
