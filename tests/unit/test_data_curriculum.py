@@ -92,6 +92,22 @@ def test_equal_scores_are_ranked_by_name_and_unknown_cells_of_the_file_are_left_
     assert [list(one["cells"]) for one in bins] == [["PhD Biology", "PhD History"], ["PhD Math"]]
 
 
+@pytest.mark.parametrize("other", [("phd", "Math"), ("PhD", "Math."), ("PhD Math", "-")])
+def test_cells_whose_share_would_be_one_metric_are_refused(tmp_path: Path, other) -> None:
+    scores = {("PhD", "Math"): 0.5, other: 0.25}
+    with pytest.raises(DataError, match=r"data\.curriculum\.cells: .* would be one metric"):
+        with_curriculum(table(dict.fromkeys(scores, 1)), settings(_by_hand(tmp_path, scores)))
+
+
+def _by_hand(folder: Path, scores: dict[tuple[str, str], float]) -> Path:
+    cells: dict[str, dict[str, float]] = {}
+    for (tier, field), score in scores.items():
+        cells.setdefault(tier, {})[field] = score
+    file = folder / "own.json"
+    file.write_text(json.dumps({"judge_mmmg": {"cells": cells}}))
+    return file
+
+
 @pytest.mark.parametrize(("count", "sizes"), [(5, [1, 1, 1, 1, 1]), (2, [3, 2]), (4, [2, 1, 1, 1])])
 def test_what_is_left_over_goes_to_the_first_bins(count: int, sizes: list[int]) -> None:
     assert [len(one) for one in split([(str(at),) for at in range(5)], count)] == sizes

@@ -17,6 +17,7 @@ from atelier.data.prompts import Prompt, PromptSet
 from atelier.data.readers.objects import short
 from atelier.data.readers.problems import Problems, json_file, json_lines
 from atelier.errors import DataError
+from atelier.legible import alike
 
 Cell = tuple[str, ...]
 USUAL = ("judge_mmmg", "gold_mmmg")
@@ -45,7 +46,8 @@ def with_curriculum(
 
     Raises:
         DataError: the file is missing or malformed; a prompt has no such metadata; a cell of the
-            table was not measured; there are fewer cells than levels.
+            table was not measured; there are fewer cells than levels, or two of them would be one
+            metric.
     """
     if config.scores is None:
         return prompts, None
@@ -56,6 +58,12 @@ def with_curriculum(
             f"data.curriculum.scores: {config.scores} has no score of {_named(lacking)}, which the "
             "training prompts have; evaluate more prompts (evaluation.prompts, so that each cell "
             "has some), name the file of a run that did, or fewer keys in data.curriculum.cells"
+        )
+    for one, other in alike(" / ".join(cell) for cell in sorted({*cells})):
+        raise DataError(
+            f"data.curriculum.cells: the cells {one!r} and {other!r} of the training prompts would "
+            "be one metric, since they differ in case, blanks or punctuation alone; write both "
+            "alike, or name them apart"
         )
     ranked = sorted({*cells}, key=lambda cell: (-measured[cell], cell))
     if len(ranked) < config.levels:
