@@ -314,6 +314,11 @@ def test_a_pipeline_is_told_what_it_is(folders: dict[str, Path]) -> None:
         plan(configured(folders["text"], *SMALL, *ADAPTER, "policy.lora.target_modules=[fc9]"))
 
 
+def test_a_completion_has_room_for_more_than_its_end() -> None:
+    with pytest.raises(ConfigError, match=r"rollout\.completion\.max_tokens: 1 must be greater"):
+        published("rollout.completion.max_tokens=1")
+
+
 @pytest.mark.parametrize("key", ["condition_side", "reference_side"])
 @pytest.mark.parametrize("side", [0, 16, 48, 100, 4128])
 def test_sizes_that_are_seen_are_those_that_there_are(key: str, side: int) -> None:
