@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from zipfile import is_zipfile
 
 import torch
 from safetensors import safe_open
@@ -47,7 +48,9 @@ def read_weights(file: Path) -> dict[str, Tensor]:
         ConfigError: it cannot be read as that.
     """
     with telling(f"{file}: is no file of weights"):
-        held: Any = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+        # Before torch 1.6 a file was a bare pickle, which cannot be mapped into memory.
+        mapped = is_zipfile(file)
+        held: Any = torch.load(file, map_location="cpu", weights_only=True, mmap=mapped)
     for name in _WRAPPERS:
         if isinstance(held, dict) and isinstance(held.get(name), dict):
             held = held[name]
