@@ -152,7 +152,7 @@ def test_every_problem_is_reported_at_once_in_the_order_of_the_file(tmp_path: Pa
 @pytest.mark.parametrize(
     ("levels", "message"),
     [
-        ("9", 'data.edit_levels: 9 must be levels from 1 to 8, such as 8, 1-8 or 1,3,5'),
+        ("9", "data.edit_levels: 9 must be levels from 1 to 8, such as 8, 1-8 or 1,3,5"),
         ("5-2", 'data.edit_levels: "5-2" is not valid: 5-2 counts down; write 2-5'),
     ],
 )

@@ -133,7 +133,9 @@ def test_an_evaluation_without_a_judge_is_ranked_by_what_it_has(tmp_path: Path) 
     gold = {"tier": "PhD", "judge_mmmg": None, "gold_mmmg": 0.5}
     for judged, score in ((None, 0.5), (0.25, 0.25)):
         file = tmp_path / "scores.jsonl"
-        file.write_text("".join(json.dumps({**gold, "judge_mmmg": j}) + "\n" for j in (None, judged)))
+        file.write_text(
+            "".join(json.dumps({**gold, "judge_mmmg": j}) + "\n" for j in (None, judged))
+        )
         assert read_scores(file, ["tier"], None) == {("PhD",): score}
 
 
@@ -151,8 +153,20 @@ def test_a_table_may_be_written_by_hand(tmp_path: Path) -> None:
         ("a.jsonl", '{"tier": 1, "gold": 1}\n', ["tier"], None, "no judge_mmmg or gold_mmmg.*has"),
         ("a.jsonl", '{"tier": 1, "judge_mmmg": null}\n', ["tier"], None, "none that is not null"),
         ("a.jsonl", "[1]\n", ["tier"], "gold", "an object expected"),
-        ("a.jsonl", '{"tier": 1, "gold": 50}\n', ["tier"], "gold", "line 1: gold: a number from 0 to"),
-        ("a.json", '{"s": {"cells": {"a": {"b": -1}}}}', KEYS, "s", "a number from 0 to 1 expected"),
+        (
+            "a.jsonl",
+            '{"tier": 1, "gold": 50}\n',
+            ["tier"],
+            "gold",
+            "line 1: gold: a number from 0 to",
+        ),
+        (
+            "a.json",
+            '{"s": {"cells": {"a": {"b": -1}}}}',
+            KEYS,
+            "s",
+            "a number from 0 to 1 expected",
+        ),
         ("a.json", '{"s": {"cells": {"a": 1}}}', KEYS, "s", "cells: a: not nested by tier, disc"),
         ("a.json", '{"s": {"cells": {"a": {"b": 1}}}}', ["tier"], "s", "a: nested deeper than ti"),
         ("a.json", '{"s": {"cells": {"a": {"b": "x"}}}}', KEYS, "s", "cells: a: b: a number"),

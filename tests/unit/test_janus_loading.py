@@ -226,7 +226,9 @@ def test_what_training_code_puts_before_all_names_is_taken_off(
         weights["model.language_model.embed_tokens.weight"] = weights.pop("lm_head.weight")
     torch.save({prefix + name: value for name, value in weights.items()}, tmp_path / "w.pth")
     if layout == "tied":
-        with pytest.raises(ConfigError, match="1 of the model's weights are not there, .* lm_head"):
+        with pytest.raises(
+            ConfigError, match=r"1 of the model's weights are not there, .* lm_head"
+        ):
             load(saved, weights=tmp_path / "w.pth")
         return
     found = load(saved, weights=tmp_path / "w.pth").model.state_dict()

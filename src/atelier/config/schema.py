@@ -30,8 +30,8 @@ from atelier.config.mmmg import MmmgMeasure
 from atelier.config.objective import LossMean, RatioLevel, SapoConfig, Surrogate
 from atelier.config.policy_parts import Dtype, TextConfig, VaeConfig
 from atelier.config.prompt_files import PromptFormat, PromptSource
-from atelier.config.qwen import ConditioningConfig, EnvironmentConfig
 from atelier.config.questions import PromptQuestion
+from atelier.config.qwen import ConditioningConfig, EnvironmentConfig
 from atelier.config.rewards import SHOWS, EditQuestions, OcrConfig, RewardsConfig
 from atelier.config.sampler import SamplerConfig
 from atelier.config.sections import (

@@ -28,7 +28,8 @@ def deep_problem(picture: Image.Image) -> str | None:
     if picture.mode == "F":
         return "has grey levels that are fractions; save it with 8 or 16 bits a channel"
     if picture.mode == "I":
-        low, high = picture.getextrema()
+        levels = np.asarray(picture)
+        low, high = int(levels.min()), int(levels.max())
         if low < 0 or high > SIXTEEN_BITS:
             return f"has grey levels from {low} to {high}; save it with 8 or 16 bits a channel"
     return None
