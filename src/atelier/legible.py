@@ -9,7 +9,7 @@ import numbers
 import re
 import reprlib
 import traceback
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Any
 from urllib.parse import quote, quote_plus
 
@@ -38,6 +38,14 @@ def metric_word(name: str) -> str:
     """A name as a part of a metric's: "PhD Math" is phd_math. Letters of any script stay, or names
     of another one would all be the same."""
     return re.sub(r"[\W_]+", "_", name.casefold()).strip("_") or "_"
+
+
+def alike(names: Iterable[str]) -> list[tuple[str, str]]:
+    """Different names that would be one as a part of a metric's, so that one mean would be of both:
+    each that is like an earlier one behind that one, every name once."""
+    first: dict[str, str] = {}
+    pairs = [(first.setdefault(metric_word(name), name), name) for name in dict.fromkeys(names)]
+    return [(one, other) for one, other in pairs if one != other]
 
 
 def without_secret(text: str, secret: str | None) -> str:

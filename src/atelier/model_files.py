@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from zipfile import is_zipfile
 
 import torch
 from safetensors import safe_open
@@ -52,7 +53,9 @@ def read_weights(file: Path) -> dict[str, Tensor]:
         if file.suffix == ".safetensors":
             held = load_file(file)
         else:
-            held = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+            # Before torch 1.6 a file was a bare pickle, which cannot be mapped into memory.
+            mapped = is_zipfile(file)
+            held = torch.load(file, map_location="cpu", weights_only=True, mmap=mapped)
     for name in _WRAPPERS:
         if isinstance(held, dict) and isinstance(held.get(name), dict):
             held = held[name]

@@ -31,6 +31,7 @@ def planned(*overrides: str):
         ("data.datasets.more={sample_weight: 0}", r"more\.sample_weight: 0"),
         ("data.datasets.more={weight: 2}", r"more\.weight: unknown key.*sample_weight"),
         ("data.datasets.more={source: paircomp}", r'more\.source: "paircomp" must be'),
+        ("data.datasets.words_={sample_weight: 2}", r"words_: is called like words but for under"),
         ("data.sampling_mode=weights_only", r"sampling_mode: .*weight_only"),
         ("data.curriculum.scores=s.jsonl", r"curriculum\.scores: a curriculum and the sample wei"),
     ],

@@ -325,6 +325,28 @@ def test_a_mistake_is_named_by_its_key(overrides, words):
         config(JUDGE, *overrides)
 
 
+@pytest.mark.parametrize(
+    "key",
+    [
+        "rewards.edit_yes_no={judge: scene, following_question: %s}",
+        "evaluation.editing.following_question=%s",
+        "evaluation.paircomp.question=%s",
+        "evaluation.yes_no.question=%s",
+    ],
+)
+def test_a_question_about_the_prompt_has_the_prompt_in_it(key):
+    config(JUDGE, key % "'Does it show {prompt}?'")
+    with pytest.raises(ConfigError, match=r"question.*write \{prompt\} where it is"):
+        config(JUDGE, key % "'Is it good?'")
+
+
+@pytest.mark.parametrize(("other", "told"), [("Is it good?", True), ("Is it {prompt}?", False)])
+def test_a_reward_that_never_asks_about_the_prompt_is_told(other, told):
+    asked = f"rewards.yes_no={{judge: scene, questions: {{shows: 'A picture?', more: '{other}'}}}}"
+    warnings = plan(config(JUDGE, asked)).warnings
+    assert any(one.startswith("rewards.yes_no.questions: none has") for one in warnings) == told
+
+
 def test_the_plan_counts_what_judges_are_asked():
     found = plan(
         config(

@@ -1,5 +1,6 @@
 """Resolution: which source wins, and what a resolved value is."""
 
+import os
 import re
 from pathlib import Path
 
@@ -146,3 +147,16 @@ def test_every_problem_is_reported_at_once_in_the_order_of_the_file(tmp_path: Pa
     assert all(part in message for part in expected), message
     places = [message.index(part) for part in expected[:3]]
     assert places == sorted(places)
+
+
+@pytest.mark.parametrize(
+    ("levels", "message"),
+    [
+        ("9", "data.edit_levels: 9 must be levels from 1 to 8, such as 8, 1-8 or 1,3,5"),
+        ("5-2", 'data.edit_levels: "5-2" is not valid: 5-2 counts down; write 2-5'),
+    ],
+)
+def test_what_a_check_of_ours_says_is_said_once(levels: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        resolve(None, [f"data.edit_levels={levels}"], Path(os.devnull))
+    assert str(caught.value).endswith(message)

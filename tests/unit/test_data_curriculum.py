@@ -92,6 +92,22 @@ def test_equal_scores_are_ranked_by_name_and_unknown_cells_of_the_file_are_left_
     assert [list(one["cells"]) for one in bins] == [["PhD Biology", "PhD History"], ["PhD Math"]]
 
 
+@pytest.mark.parametrize("other", [("phd", "Math"), ("PhD", "Math."), ("PhD Math", "-")])
+def test_cells_whose_share_would_be_one_metric_are_refused(tmp_path: Path, other) -> None:
+    scores = {("PhD", "Math"): 0.5, other: 0.25}
+    with pytest.raises(DataError, match=r"data\.curriculum\.cells: .* would be one metric"):
+        with_curriculum(table(dict.fromkeys(scores, 1)), settings(_by_hand(tmp_path, scores)))
+
+
+def _by_hand(folder: Path, scores: dict[tuple[str, str], float]) -> Path:
+    cells: dict[str, dict[str, float]] = {}
+    for (tier, field), score in scores.items():
+        cells.setdefault(tier, {})[field] = score
+    file = folder / "own.json"
+    file.write_text(json.dumps({"judge_mmmg": {"cells": cells}}))
+    return file
+
+
 @pytest.mark.parametrize(("count", "sizes"), [(5, [1, 1, 1, 1, 1]), (2, [3, 2]), (4, [2, 1, 1, 1])])
 def test_what_is_left_over_goes_to_the_first_bins(count: int, sizes: list[int]) -> None:
     assert [len(one) for one in split([(str(at),) for at in range(5)], count)] == sizes
@@ -112,6 +128,17 @@ def test_rows_of_an_evaluation_are_averaged_by_any_columns(tmp_path: Path) -> No
     assert read_scores(file, ["category"], "gold") == {("add",): 0.5, ("move",): 0.25}
 
 
+def test_an_evaluation_without_a_judge_is_ranked_by_what_it_has(tmp_path: Path) -> None:
+    """It writes the judge's score of every image as null; a judge that failed once did not."""
+    gold = {"tier": "PhD", "judge_mmmg": None, "gold_mmmg": 0.5}
+    for judged, score in ((None, 0.5), (0.25, 0.25)):
+        file = tmp_path / "scores.jsonl"
+        file.write_text(
+            "".join(json.dumps({**gold, "judge_mmmg": j}) + "\n" for j in (None, judged))
+        )
+        assert read_scores(file, ["tier"], None) == {("PhD",): score}
+
+
 def test_a_table_may_be_written_by_hand(tmp_path: Path) -> None:
     file = tmp_path / "own.json"
     file.write_text(json.dumps({"easy": {"cells": {"1": {"a": 0.5, "b": {"mean": None}}}}}))
@@ -124,7 +151,22 @@ def test_a_table_may_be_written_by_hand(tmp_path: Path) -> None:
         ("a.jsonl", '{"tier": 1, "gold": 1}\n', ["kind"], "gold", "line 1: no kind .*has gold, ti"),
         ("a.jsonl", '{"tier": 1, "gold": "x"}\n', ["tier"], "gold", "line 1: gold: a number"),
         ("a.jsonl", '{"tier": 1, "gold": 1}\n', ["tier"], None, "no judge_mmmg or gold_mmmg.*has"),
+        ("a.jsonl", '{"tier": 1, "judge_mmmg": null}\n', ["tier"], None, "none that is not null"),
         ("a.jsonl", "[1]\n", ["tier"], "gold", "an object expected"),
+        (
+            "a.jsonl",
+            '{"tier": 1, "gold": 50}\n',
+            ["tier"],
+            "gold",
+            "line 1: gold: a number from 0 to",
+        ),
+        (
+            "a.json",
+            '{"s": {"cells": {"a": {"b": -1}}}}',
+            KEYS,
+            "s",
+            "a number from 0 to 1 expected",
+        ),
         ("a.json", '{"s": {"cells": {"a": 1}}}', KEYS, "s", "cells: a: not nested by tier, disc"),
         ("a.json", '{"s": {"cells": {"a": {"b": 1}}}}', ["tier"], "s", "a: nested deeper than ti"),
         ("a.json", '{"s": {"cells": {"a": {"b": "x"}}}}', KEYS, "s", "cells: a: b: a number"),

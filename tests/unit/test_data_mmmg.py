@@ -66,18 +66,27 @@ def test_the_training_file(tmp_path, caplog):
     absent = {**SAMPLE, "img_path": "gone.png"}
     content = {
         "0_preschool": {"Biology": [SAMPLE]},
-        "5_PhD": {"Math": [absent], "History": [{**SAMPLE, "img_path": None}]},
+        "5_PhD": {"Math": [absent], "History": [{**SAMPLE, "key": "b", "img_path": None}]},
     }
     with caplog.at_level(logging.WARNING):
         first, second, third = read(written(tmp_path, content))
     assert first.metadata == {**EXPECTED, "image": str(tmp_path / "pictures" / "sun.png")}
     assert second.metadata == {**EXPECTED, "tier": "PhD", "discipline": "Math"}
     assert [one.prompt_id for one in (first, second, third)] == [0, 1, 2]
-    assert third.metadata["discipline"] == "History"
+    assert (third.metadata["discipline"], third.metadata["key"]) == ("History", "b")
     assert [one.message for one in caplog.records] == [
         f"{tmp_path}/mmmg.json: 1 of 3 samples name a picture (img_path) that is not there; "
         "they are used without it"
     ], "the counts are of the test file"
+
+
+def test_a_key_twice_in_a_level_of_the_training_file_is_told(tmp_path, caplog):
+    """Its pictures have names of their own, so nothing is mistaken for another."""
+    content = {"5_PhD": {"Math": [SAMPLE, SAMPLE], "History": [SAMPLE]}, "preschool": {}}
+    content["preschool"]["Math"] = [SAMPLE]
+    with caplog.at_level(logging.WARNING):
+        assert len(read(written(tmp_path, content))) == 4
+    assert "2 of 4 samples have the key of another one of their level" in caplog.text
 
 
 def whole():
@@ -127,6 +136,13 @@ def test_the_counts_of_the_benchmark_are_known(tmp_path, caplog):
         ([ROW, ROW], "sample 1: key 'key': sample 0 of this level has it too"),
         ('[{"key": "a", "key": "b"}]', "not JSON: key 'key' stands twice in an object"),
         ([{**ROW, "key": "a/b"}], "sample 0: key 'key': .* without slashes"),
+        ([{**ROW, "key": ".."}], "sample 0: key 'key': .* so a name"),
+        ([{**ROW, "key": "a\x01b"}], "sample 0: key 'key': .* so of printable characters"),
+        ([{**ROW, "key": "\u202ea"}], "sample 0: key 'key': .* so of printable characters"),
+        ([{**ROW, "key": "\u00e9" * 101}], "sample 0: key 'key': .* so of at most 200 bytes"),
+        ({"PhD": {"Math": [{**SAMPLE, "key": ".."}]}}, "PhD: Math: sample 0: key 'key': .* a name"),
+        ({"PhD": {"Math": [SAMPLE], "Biology": []}}, r"PhD: Biology: a list of samples, not \[\]"),
+        ({"0_preschool": {}}, "0_preschool: an object of disciplines expected, not {}"),
         ([{**ROW, "Education": "PHDs"}], "sample 0: key 'Education': 'PHDs' is unknown; did"),
         ([{**ROW, "Discipline": "Art"}], "key 'Discipline': 'Art' is unknown; known: Biology"),
         ([{**ROW, "prompt": " "}], "sample 0: key 'prompt': a non-empty text"),

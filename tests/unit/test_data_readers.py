@@ -319,6 +319,7 @@ DEEPGEN_MISTAKES = [
     ("weight: 3.0", "weight: [3]", "line 5: .*a number expected"),
     ("  - name: general\n    path", "  - path", r"line 9: datasets\[1\] has no name"),
     ("name: general", "name: text", r"line 9: datasets\[1\].name 'text' stands twice"),
+    ("name: general", "name: Text", r"datasets: 'text' and 'Text' would be one metric"),
     ("general.jsonl", "missing.jsonl", r"line 10: datasets\[1\].path: no such file .*missing"),
     ("general.jsonl", "train.yaml", "a prompt file is one of .txt, .jsonl, .csv, .parquet"),
     ("      - clip_sim: 1\n", "", r"line 11: datasets\[1\].rewards: a non-empty list"),

@@ -193,6 +193,15 @@ def test_other_files_are_copied_byte_for_byte(saved: Path, tmp_path: Path) -> No
     assert (out / "BASE_README.md").read_bytes() == (saved / "README.md").read_bytes()
 
 
+def test_what_is_told_of_the_base_alone_is_not_told_of_the_trained_model(tmp_path: Path) -> None:
+    base = save_base(tmp_path / "base")
+    for name in ("samples.png", "pretraining.json"):
+        (base / name).write_bytes(b"of the base")
+    config, out = run_config(base, "full"), tmp_path / "out"
+    merge(config, trained(config), out)
+    assert not {"samples.png", "pretraining.json"} & {path.name for path in out.iterdir()}
+
+
 def test_marks_that_drawing_needs_are_named_where_they_are_not(tmp_path: Path) -> None:
     base = save_base(tmp_path / "base")
     (base / "generation_config.json").unlink()

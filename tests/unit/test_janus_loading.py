@@ -215,6 +215,44 @@ def test_weights_that_are_none_are_named(
         load(saved, weights=tmp_path / "bad.pth")
 
 
+@pytest.mark.parametrize("layout", ["original", "transformers", "tied"])
+@pytest.mark.parametrize("prefix", ["module.", "model.", "module.model."])
+def test_what_training_code_puts_before_all_names_is_taken_off(
+    saved: Path, tmp_path: Path, layout: str, prefix: str
+) -> None:
+    theirs = build_model(seed=9).state_dict()
+    weights = to_original(theirs) if layout == "original" else dict(theirs)
+    if layout == "tied":  # all that are left begin with model. by themselves
+        weights["model.language_model.embed_tokens.weight"] = weights.pop("lm_head.weight")
+    torch.save({prefix + name: value for name, value in weights.items()}, tmp_path / "w.pth")
+    if layout == "tied":
+        with pytest.raises(
+            ConfigError, match=r"1 of the model's weights are not there, .* lm_head"
+        ):
+            load(saved, weights=tmp_path / "w.pth")
+        return
+    found = load(saved, weights=tmp_path / "w.pth").model.state_dict()
+    assert all(torch.equal(found[name], theirs[name]) for name in theirs if name != CODEBOOK)
+
+
+def test_a_file_of_an_old_torch_is_read(saved: Path, tmp_path: Path) -> None:
+    theirs = build_model(seed=9).state_dict()
+    torch.save(to_original(theirs), tmp_path / "w.pth", _use_new_zipfile_serialization=False)
+    found = load(saved, weights=tmp_path / "w.pth").model.state_dict()
+    assert torch.equal(found["lm_head.weight"], theirs["lm_head.weight"])
+
+
+@pytest.mark.parametrize("rows", [2, 4])
+def test_a_projection_that_cannot_be_parted_is_named(
+    saved: Path, tmp_path: Path, rows: int
+) -> None:
+    weights = to_original(build_model(seed=9).state_dict())
+    name = next(one for one in weights if one.endswith("attn.qkv.weight"))
+    torch.save({**weights, name: weights[name][:rows]}, tmp_path / "w.pth")
+    with pytest.raises(ConfigError, match=rf"w\.pth: .*{name} \[{rows}, \d+\] is not three"):
+        load(saved, weights=tmp_path / "w.pth")
+
+
 class Evil:
     def __reduce__(self) -> tuple[Any, ...]:
         return print, ("executed",)

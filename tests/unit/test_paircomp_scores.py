@@ -120,6 +120,25 @@ def test_a_category_without_a_score_is_told_and_makes_no_mean_of_all(tmp_path):
     assert "warning: no pair of Style & Tone has a score, so All has none" in lacking
 
 
+@pytest.mark.parametrize("other", ["color", "Color!"])
+def test_categories_that_would_be_one_mean_are_refused(tmp_path, other):
+    pairs = tmp_path / "PairComp.json"
+    pairs.write_text(json.dumps([CAPTIONS[0], {**CAPTIONS[1], "category": other}]))
+    with pytest.raises(DataError, match=f"category '{other}': would have one mean with 'Color'"):
+        read(pairs)
+
+
+def test_the_suite_refuses_such_categories_before_a_judge_is_asked():
+    data = DataConfig(scene_kind="shapes", scene_pairs=1, train_prompts=12)
+    prompts = list(scene_table(data, "train"))
+    for one in prompts[:2]:
+        one.metadata["category"] = prompts[2].metadata["category"].upper() + "?"
+    pictures = np.zeros((2 * len(prompts), 64, 64, 3), np.uint8)
+    judge = SuiteJudge("j", "m", None)
+    with pytest.raises(DataError, match="would have one mean"):
+        evaluate(pictures, prompts, EvaluationConfig(suite="paircomp"), judge)
+
+
 class Levels:
     """A judge whose P(yes) follows from the length of the question."""
 

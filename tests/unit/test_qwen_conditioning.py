@@ -215,7 +215,7 @@ def test_tokens_of_a_sample_are_accounted_for() -> None:
         completion=len("A dog.") + 1,
         lost=0,
     )
-    room = world.condition.room(prompt)
+    room = world.condition.room(prompt.kept)
     assert room == 60 - prompt.kept - 1
     assert world.condition.account(prompt, [65] * room).lost == 0
     assert world.condition.account(prompt, [65] * (room + 3)).lost == 3
@@ -224,7 +224,7 @@ def test_tokens_of_a_sample_are_accounted_for() -> None:
 def test_too_long_a_completion_is_flagged_and_refused() -> None:
     world = World("text", window=60)
     prompt = world.prompts(("a red dog",))[0]
-    room = world.condition.room(prompt)
+    room = world.condition.room(prompt.kept)
     fits = world.condition(world.encoder, [prompt], [[65] * room])
     assert fits.lengths == (60,)
     assert world.condition.account(prompt, [65] * (room + 2)).lost == 2

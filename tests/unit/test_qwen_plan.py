@@ -24,7 +24,7 @@ from atelier.config.space import run_bytes
 from atelier.config.work import Work, work
 from atelier.data.prompts import Prompt
 from atelier.data.scenes import sample_scene, to_dict
-from atelier.errors import PlanError
+from atelier.errors import ConfigError, PlanError
 from atelier.policies.base import Sample
 from atelier.policies.qwen.policy import QwenPolicy
 from tests.support.random_qwen import SIDE, Kind, save_pipeline
@@ -255,6 +255,22 @@ REFUSED = [
     (("launch.engine=deepspeed", "launch.zero_stage=3"), "launch.zero_stage: 3 would gather"),
     (("rollout.conditioning.window=2000",), "rollout.conditioning.window: 2000: the pipeline of"),
     (("rollout.completion.max_tokens=1020",), "rollout.completion.max_tokens: 1020 tokens and"),
+    (
+        ("rollout.conditioning.window=1",),
+        "rollout.conditioning.window: 1 tokens hold no completion: a prompt and its marks take 7",
+    ),
+    (
+        (*EDITS, "rollout.environment.condition_side=512", "rollout.conditioning.window=340"),
+        "rollout.completion.max_tokens: 10 tokens and a prompt with its source image (324 tokens)",
+    ),
+    (
+        (*EDITS, "rollout.conditioning.window=11"),
+        "window: 11 tokens hold no completion: a prompt with its source image (4 tokens)",
+    ),
+    (
+        ("evaluation.completions=shuffled", "data.heldout_prompts=33"),
+        "of 33 prompts with 1 image(s) each",
+    ),
     (("rollout.kind=edit",), "rollout.kind: edit needs training prompts that are edits"),
     (
         (*EDITS, "rollout.conditioning.template=planning"),
@@ -296,6 +312,19 @@ def test_a_pipeline_is_told_what_it_is(folders: dict[str, Path]) -> None:
         plan(configured("assets/tiny-sd3", *SMALL))
     with pytest.raises(PlanError, match="fc9 names no linear layer of the text encoder's"):
         plan(configured(folders["text"], *SMALL, *ADAPTER, "policy.lora.target_modules=[fc9]"))
+
+
+def test_a_completion_has_room_for_more_than_its_end() -> None:
+    with pytest.raises(ConfigError, match=r"rollout\.completion\.max_tokens: 1 must be greater"):
+        published("rollout.completion.max_tokens=1")
+
+
+@pytest.mark.parametrize("key", ["condition_side", "reference_side"])
+@pytest.mark.parametrize("side", [0, 16, 48, 100, 4128])
+def test_sizes_that_are_seen_are_those_that_there_are(key: str, side: int) -> None:
+    """diffusers rounds to multiples of 32, of the least to 0."""
+    with pytest.raises(ConfigError, match=rf"rollout\.environment\.{key}: {side} "):
+        published(f"rollout.environment.{key}={side}")
 
 
 def test_an_adapter_is_on_the_attention_where_nothing_else_is_said() -> None:

@@ -78,6 +78,16 @@ def rolled_out(policy: QwenPolicy, prompts: Sequence[Prompt] = PROMPTS) -> Rollo
 # What is written --------------------------------------------------------------------------------
 
 
+def test_room_beside_a_source_image_is_known_before_one_is_read() -> None:
+    """Sources are squares: the longest prompt with its image fits, or the policy does not open."""
+    texts = [one.text for one in PROMPTS]
+    kept = max(one.chat.kept for one in make("edit").tools.read(PROMPTS))
+    policy = make("edit", texts, conditioning={"window": kept + TOKENS + 1})
+    assert len(rolled_out(policy).completions or ()) == len(PROMPTS)
+    with pytest.raises(ConfigError, match=r"max_tokens: 12, and .*tokens of its source image 11 "):
+        make("edit", texts, conditioning={"window": kept + TOKENS})
+
+
 def test_a_rollout_says_what_was_written_and_how_it_ended() -> None:
     policy = make()
     with torch.no_grad():

@@ -304,6 +304,22 @@ def test_an_edit_is_asked_about_with_its_source():
     assert "source image" in found.values[1].reason
 
 
+@pytest.mark.parametrize("weights", [(0.0, 1.0), (0.01, 1.0), (1.0, 0.25)])
+def test_an_honest_judge_passes_the_golden_sample_of_any_weights(weights):
+    """Says 0.95 for yes, 0.05 for no: with no weight of following both images score alike."""
+    following, preserving = weights
+    settings = {"following_weight": following, "preserving_weight": preserving}
+    judge = ScriptedJudge(lambda asked: 0.95 if "not name" in asked.prompt or _red(asked) else 0.05)
+    scorer = made("edit_yes_no", judge, **settings)
+    batch, expected, tolerance = scorer.golden()
+    assert scorer.score(batch).values == pytest.approx(expected, abs=tolerance)
+
+
+def _red(asked):
+    """Whether the edited image, the last of those shown, has anything red in it."""
+    return any(r > 200 and g < 80 and b < 80 for _, (r, g, b) in asked.images[-1].getcolors(4096))
+
+
 @pytest.mark.parametrize(
     ("gate", "score"), [("none", 0.5 + 0.25), ("product", 0.5 + 0.125), ("min", 0.5 + 0.125)]
 )

@@ -157,6 +157,18 @@ def test_a_scene_graphs_own_questions_are_asked():
     assert scores.values == [pytest.approx(4 / 5)]
 
 
+def test_an_element_is_a_name_whatever_it_looks_like():
+    """As a dependency the first two are malformed, and the third asks about something else."""
+    elements = ["red circle (round)", "f(x)", "Contains(plant cell, wall)"]
+    judge = ScriptedJudge(lambda question: 0.9)
+    metadata = [{"knowledge_graph": {"elements": elements}}]
+    assert scored(made(judge, ask="each"), metadata=metadata).values == [1]
+    assert [one.prompt for one in judge.asked] == [
+        f"Does this image show, clearly and explicitly: {name}? Answer yes or no."
+        for name in elements
+    ]
+
+
 @pytest.mark.parametrize(("share", "value"), [(0.9, None), (0.6, 1.0)])
 def test_a_part_without_an_answer_counts_neither_way(share, value):
     answers = iter([0.9, 0.8, None])

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from atelier.config.sections import NonNegativeInt, PositiveInt, Section, Temperature
+from atelier.config.sections import NonNegativeInt, Section, Temperature
 
 CompletionBackend = Literal["transformers", "vllm"]
 CompletionLogProb = Literal["full", "sampler"]
@@ -16,7 +16,7 @@ EvaluatedCompletions = Literal["own", "none", "shuffled"]
 class CompletionConfig(Section):
     """What a policy writes to a prompt before an image is made of both."""
 
-    max_tokens: PositiveInt = Field(
+    max_tokens: Annotated[int, Field(ge=2)] = Field(
         512, description="Most tokens of a completion, the one that ends it included."
     )
     temperature: Temperature = Field(1.0, description="Of the completion's tokens.")

@@ -15,6 +15,8 @@ Rejections = Iterator[tuple[str, str]]
 # Tokens that reach the transformer beside a completion, at least: one of the user's words, the
 # marks between these and the completion, and the one that ends it.
 LEAST_AROUND = 7
+# Pixels of a side that one of the language model's image tokens shows, and the fewest such a side.
+_SEEN_PATCH, _FEWEST = 28, 2
 
 
 def completion_rejections(config: RunConfig) -> Rejections:
@@ -69,13 +71,28 @@ def _conditioning_rejections(config: RunConfig) -> Rejections:
             "rollout.conditioning.window",
             f"{window}: the pipeline of text to image takes {TEXT_WINDOW} tokens at most",
         )
-    if tokens + LEAST_AROUND > window:
+    image = _image_tokens(config) if is_edit else 0
+    most = window - LEAST_AROUND - image
+    prompt = f"a prompt with its source image ({image} tokens)" if is_edit else "a prompt"
+    if most < 1:
+        yield (
+            "rollout.conditioning.window",
+            f"{window} tokens hold no completion: {prompt} and its marks take "
+            f"{LEAST_AROUND + image} or more; widen it",
+        )
+    elif tokens > most:
         yield (
             "rollout.completion.max_tokens",
-            f"{tokens} tokens and a prompt do not fit into rollout.conditioning.window {window}: "
-            f"the last would change nothing in the image; at most {window - LEAST_AROUND}, less "
-            "the longest prompt",
+            f"{tokens} tokens and {prompt} do not fit into rollout.conditioning.window {window}: "
+            f"the last would change nothing in the image; at most {most}, less the longest prompt",
         )
+
+
+def _image_tokens(config: RunConfig) -> int:
+    """Of a source image, a square, as the language model sees it; a model whose own processor
+    wants more pixels has more."""
+    side = round(config.rollout.environment.condition_side / _SEEN_PATCH)
+    return int(max(_FEWEST, side) ** 2)
 
 
 def _sampler_rejections(config: RunConfig) -> Rejections:
@@ -115,7 +132,7 @@ def _shuffling_rejections(config: RunConfig) -> Rejections:
     counts = {evaluation.prompts}
     if config.train.evaluate_every:
         counts.add(evaluation.periodic_prompts)
-    for count in sorted(counts):
+    for count in sorted({min(one, config.data.most_heldout_prompts) for one in counts}):
         rows = [row // evaluation.images_of_a_prompt for row in _rows(count, config)]
         starts = [*range(0, len(rows), evaluation.micro_batch_size), len(rows)]
         if any(len({*rows[start:end]}) < 2 for start, end in pairwise(starts)):

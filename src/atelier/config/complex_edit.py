@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
+from atelier.config.questions import PromptQuestion
 from atelier.config.sections import Section
 
 Licence = Literal["cc-by-nc-4.0"]
 LICENCE: Licence = "cc-by-nc-4.0"  # of the published data
 
 
-def _named(question: str) -> str:
-    if "{prompt}" not in question:
-        raise ValueError("a judge has to be told the instruction: write {prompt} where it belongs")
-    return question
-
-
 class ComplexEditMeasure(Section):
     """What reward and suite `complex_edit` have in common (spec qwen 3.2)."""
 
-    alignment_question: Annotated[str, AfterValidator(_named)] | None = Field(
+    alignment_question: PromptQuestion | None = Field(
         None,
         min_length=1,
         description="Asked about source and edited image, for instruction following (IF) and "

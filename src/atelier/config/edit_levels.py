@@ -21,10 +21,10 @@ def levels_of(text: str) -> tuple[int, ...]:
     for part in text.replace(" ", "").split(","):
         match = _PART.fullmatch(part)
         if match is None:
-            raise ValueError(f"{text!r}: levels from 1 to {MOST}, such as 8, 1-8 or 1,3,5")
+            raise ValueError(f"must be levels from 1 to {MOST}, such as 8, 1-8 or 1,3,5")
         first, last = int(match[1]), int(match[2] or match[1])
         if first > last:
-            raise ValueError(f"{text!r}: {part} counts down; write {last}-{first}")
+            raise ValueError(f"{part} counts down; write {last}-{first}")
         found.update(range(first, last + 1))
     return tuple(sorted(found))
 

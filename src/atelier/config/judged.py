@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from atelier.config.judge import JudgeConfig
+from atelier.config.questions import PROMPT
 from atelier.config.rewards import JudgedSection, RewardsConfig
 
 
@@ -25,6 +26,17 @@ def judge_conflicts(
                 f"{section.judge} is in_process and answers yes or no only; this reward needs "
                 f"words: set judges.{section.judge}.placement to managed or remote{_or(path)}",
             )
+
+
+def judge_warnings(rewards: RewardsConfig) -> Iterator[tuple[str, str]]:
+    """Key and warning of questions that say less than they seem to."""
+    asked = rewards.yes_no
+    if asked is not None and not any(PROMPT in text for text in asked.questions.values()):
+        yield (
+            "rewards.yes_no.questions",
+            f"none has {PROMPT}, so every image is asked the same and its prompt does not matter; "
+            "write it where a prompt belongs, unless that is meant",
+        )
 
 
 def _or(path: str) -> str:

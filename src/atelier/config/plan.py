@@ -14,6 +14,7 @@ from atelier.config.completion_rules import completion_warnings
 from atelier.config.facts.known_janus import IMAGE_TOKENS
 from atelier.config.facts.read import Facts, known_facts, read_model_facts, source
 from atelier.config.facts.sd3 import SD3Facts
+from atelier.config.judged import judge_warnings
 from atelier.config.memory.estimate import Memory, estimate
 from atelier.config.memory.prompts import prompt_warnings
 from atelier.config.model_rules import model_rejections
@@ -190,6 +191,7 @@ def _warnings(config: RunConfig, ranks: int, facts: Facts | None) -> Iterator[tu
         yield "train.evaluate_every", f"no periodic evaluation in {train.steps} steps"
     yield from without_effect(config)
     yield from suite_warnings(config)
+    yield from judge_warnings(config.rewards)
     yield from placement_warnings(config)
     yield from objective_warnings(config)
     yield from completion_warnings(config)

@@ -90,7 +90,8 @@ def _meaning(detail: ErrorDetails) -> str:
     if detail["type"] == "string_pattern_mismatch":
         meaning = _FORMS.get(str(detail["loc"][-1]), "must be a name: a-z, 0-9 and _")
     if meaning is None:
-        meaning = detail["msg"].replace("Input should be", "must be", 1)
+        words = detail["msg"].removeprefix("Value error, ")  # pydantic's name of a check of ours
+        meaning = words.replace("Input should be", "must be", 1)
     return meaning if meaning.startswith("must") else f"is not valid: {meaning}"
 
 

@@ -17,6 +17,10 @@ TEXT_WINDOW = 1024  # tokens that the pipeline of text to image takes at most
 ROTARY_POSITIONS = 4096  # that the transformer has, for images and text together
 
 
+# diffusers rounds to these without a word, and smaller ones to 0.
+SeenSide = Annotated[int, Field(ge=32, le=4096, multiple_of=32)]
+
+
 class ConditioningConfig(Section):
     """What the frozen transformer sees of a prompt and its completion (spec qwen 1.2, 1.3)."""
 
@@ -71,11 +75,11 @@ class EnvironmentConfig(Section):
         description="Images painted together, sorted by the length of their text; default: "
         "rollout.micro_batch_size. Edits are painted one by one.",
     )
-    condition_side: PositiveInt = Field(
+    condition_side: SeenSide = Field(
         384,
         description="Side in pixels of a source image as the language model sees it (multiples of "
         "32).",
     )
-    reference_side: PositiveInt = Field(
+    reference_side: SeenSide = Field(
         1024, description="Side in pixels of a source image as the transformer sees it, likewise."
     )

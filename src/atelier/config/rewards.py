@@ -14,6 +14,7 @@ from pydantic import Field, JsonValue
 from atelier.config.complex_edit import ComplexEditMeasure
 from atelier.config.mmmg import MmmgMeasure
 from atelier.config.patterns import pattern_problem
+from atelier.config.questions import PromptQuestion
 from atelier.config.regions import RegionsConfig
 from atelier.config.sections import (
     Factor,
@@ -203,7 +204,7 @@ class EditQuestions(Section):
         "facts: the edited image alone, with the questions of the data (metadata following and "
         "preserving; of scenes they are made).",
     )
-    following_question: str = Field(
+    following_question: PromptQuestion = Field(
         "The second image is an edit of the first. The instruction was: {prompt}. Does the second "
         "image do what it says? Answer yes or no.",
         min_length=1,

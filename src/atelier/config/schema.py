@@ -30,6 +30,7 @@ from atelier.config.mmmg import MmmgMeasure
 from atelier.config.objective import LossMean, RatioLevel, SapoConfig, Surrogate
 from atelier.config.policy_parts import Dtype, TextConfig, VaeConfig
 from atelier.config.prompt_files import PromptFormat, PromptSource
+from atelier.config.questions import PromptQuestion
 from atelier.config.qwen import ConditioningConfig, EnvironmentConfig
 from atelier.config.rewards import SHOWS, EditQuestions, OcrConfig, RewardsConfig
 from atelier.config.sampler import SamplerConfig
@@ -629,7 +630,7 @@ class YesNoSuiteConfig(Section):
     judge: str | None = Field(
         None, description="Which of `judges` is asked, none that is trained on; required."
     )
-    question: str = Field(
+    question: PromptQuestion = Field(
         SHOWS,
         min_length=1,
         description="What it is asked, for P(yes); {prompt} is the image's.",
@@ -644,7 +645,7 @@ class PairCompConfig(Section):
         description="Which of `judges` is asked, none that is trained on; default: the exact "
         "checker scores pairs of scenes.",
     )
-    question: str = Field(
+    question: PromptQuestion = Field(
         SHOWS,
         min_length=1,
         description="What it is asked, for P(yes); {prompt} is the image's own caption.",

@@ -18,6 +18,7 @@ from atelier.config.suite_data import (
     heldout_format,
     suite_for,
 )
+from atelier.legible import alike
 
 if TYPE_CHECKING:
     from atelier.config.schema import DataConfig, EvaluationConfig, RunConfig
@@ -84,6 +85,9 @@ def _mixture_conflicts(data: DataConfig) -> Problems:
             yield f"data.{key}", f"does nothing with data.source mixture: data.datasets.NAME.{key}"
     for name, dataset in data.datasets.items():
         yield from ((f"data.datasets.{name}.{key}", text) for key, text in dataset.conflicts())
+    for one, other in alike(data.datasets):
+        problem = f"is called like {one} but for underscores, and both would be one metric; rename"
+        yield f"data.datasets.{other}", problem
 
 
 def suite_conflicts(evaluation: EvaluationConfig, judges: Mapping[str, JudgeConfig]) -> Problems:

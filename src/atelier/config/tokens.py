@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from atelier.config.sections import NonNegativeInt, Section, Temperature, operational
 
 TokenLogProb = Literal["cfg_tempered", "sampler", "conditional"]
 Version = Literal["v1", "v2", "v3"]
+
+
+def _said(sentence: str) -> str:
+    if not sentence.strip():
+        raise ValueError("must say something")
+    return sentence
+
+
+Sentence = Annotated[str, AfterValidator(_said)]
 
 
 class TokensConfig(Section):
@@ -72,10 +81,10 @@ class IntrospectionConfig(Section):
         description="Whether what comes before a segment is constant (published), or its "
         "embeddings are trained too.",
     )
-    question: str = Field(
+    question: Sentence = Field(
         "Does this image show what was asked for?",
         description="What follows an image; a checkpoint answers to what it was fine-tuned on.",
     )
-    draw_again: str = Field(
+    draw_again: Sentence = Field(
         "Draw another image.", description="What follows an answer, before the next image."
     )

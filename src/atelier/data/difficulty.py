@@ -17,6 +17,7 @@ from atelier.data.prompts import Prompt, PromptSet
 from atelier.data.readers.objects import short
 from atelier.data.readers.problems import Problems, json_file, json_lines
 from atelier.errors import DataError
+from atelier.legible import alike
 
 Cell = tuple[str, ...]
 USUAL = ("judge_mmmg", "gold_mmmg")
@@ -45,7 +46,8 @@ def with_curriculum(
 
     Raises:
         DataError: the file is missing or malformed; a prompt has no such metadata; a cell of the
-            table was not measured; there are fewer cells than levels.
+            table was not measured; there are fewer cells than levels, or two of them would be one
+            metric.
     """
     if config.scores is None:
         return prompts, None
@@ -56,6 +58,12 @@ def with_curriculum(
             f"data.curriculum.scores: {config.scores} has no score of {_named(lacking)}, which the "
             "training prompts have; evaluate more prompts (evaluation.prompts, so that each cell "
             "has some), name the file of a run that did, or fewer keys in data.curriculum.cells"
+        )
+    for one, other in alike(" / ".join(cell) for cell in sorted({*cells})):
+        raise DataError(
+            f"data.curriculum.cells: the cells {one!r} and {other!r} of the training prompts would "
+            "be one metric, since they differ in case, blanks or punctuation alone; write both "
+            "alike, or name them apart"
         )
     ranked = sorted({*cells}, key=lambda cell: (-measured[cell], cell))
     if len(ranked) < config.levels:
@@ -90,10 +98,12 @@ def read_scores(path: Path, keys: Sequence[str], score: str | None) -> dict[Cell
         path: an evaluation's scores.jsonl; or, under any other name, JSON as its mmmg.json:
             {score: {"cells": {value of the first key: {value of the second: {"mean": 0.5}}}}},
             where a number may stand in the place of {"mean": ...}.
-        score: which; None: the first of USUAL that is there.
+        score: which; None: the first of USUAL that has a value, since an evaluation without a judge
+            writes the judge's as null.
 
     Raises:
-        DataError: missing or malformed, or no such score, all with their place.
+        DataError: missing or malformed, a score outside [0, 1], or no such score, all with their
+            place.
     """
     problems = Problems(path)
     read = _of_rows if path.suffix == ".jsonl" else _of_table
@@ -101,8 +111,8 @@ def read_scores(path: Path, keys: Sequence[str], score: str | None) -> dict[Cell
     for where, cell, value in read(path, problems, keys, score):
         if value is None:  # could not be had
             continue
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            problems.add(where, f"a number expected, not {short(value)}")
+        if isinstance(value, bool) or not (isinstance(value, int | float) and 0 <= value <= 1):
+            problems.add(where, f"a number from 0 to 1 expected, not {short(value)}")
             continue
         scores.setdefault(cell, []).append(float(value))
     problems.raise_if_any()
@@ -113,12 +123,16 @@ Found = Iterator[tuple[str, Cell, Any]]  # place, cell, score
 
 
 def _of_rows(path: Path, problems: Problems, keys: Sequence[str], score: str | None) -> Found:
-    column: str | None = None
+    rows = []
     for where, row in json_lines(path, problems):
-        if not isinstance(row, dict):
+        if isinstance(row, dict):
+            rows.append((where, row))
+        else:
             problems.add(where, f"an object expected, not {short(row)}")
-            continue
-        column = column or _chosen(path, row, score)
+    if not rows:
+        return
+    column = _chosen(path, [row for _, row in rows], score)
+    for where, row in rows:
         lacking = [name for name in (*keys, column) if name not in row]
         if lacking:
             has = ", ".join(sorted(row))
@@ -131,7 +145,7 @@ def _of_table(path: Path, problems: Problems, keys: Sequence[str], score: str | 
     tables = json_file(path)
     if not isinstance(tables, dict):
         raise DataError(f"{path}: an object of scores expected, as in an evaluation's mmmg.json")
-    column = _chosen(path, tables, score)
+    column = _chosen(path, [tables], score)
     table = tables.get(column)
     cells = table.get("cells") if isinstance(table, dict) else None
     if not isinstance(cells, dict):
@@ -156,15 +170,16 @@ def _leaves(problems: Problems, value: Mapping[str, Any], cell: Cell, keys: Sequ
             yield where, here, own
 
 
-def _chosen(path: Path, there: Mapping[str, Any], score: str | None) -> str:
-    """Which score: the one that is named, or a usual one."""
+def _chosen(path: Path, there: Sequence[Mapping[str, Any]], score: str | None) -> str:
+    """Which score: the one that is named, or the first usual one that some row has."""
     wanted = USUAL if score is None else (score,)
     for name in wanted:
-        if name in there:
+        if any(one.get(name) is not None for one in there):
             return name
-    known = ", ".join(sorted(there)) or "nothing"
+    known = ", ".join(sorted({name for one in there for name in one})) or "nothing"
     raise DataError(
-        f"{path}: no {' or '.join(wanted)} to rank cells by (data.curriculum.score); it has {known}"
+        f"{path}: no {' or '.join(wanted)} to rank cells by (data.curriculum.score), or none that "
+        f"is not null; it has {known}"
     )
 
 

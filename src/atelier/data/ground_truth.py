@@ -16,7 +16,7 @@ from PIL import Image, ImageOps
 from atelier.config.paths import from_root
 from atelier.data import scene_graphs
 from atelier.data.parquet_pictures import is_inside, picture_bytes
-from atelier.data.pictures import MOST_ELONGATED, opaque
+from atelier.data.pictures import MOST_ELONGATED, deep_problem, opaque
 from atelier.data.prompts import Prompt
 from atelier.data.render import REFERENCE_SIZE, render, render_objects
 from atelier.data.scenes import from_dict, objects_from_list
@@ -96,6 +96,7 @@ def _header_problem(file: Path | io.BytesIO, path: Path) -> str | None:
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
             with Image.open(file) as picture:
                 width, height = picture.size
+                is_deep = picture.mode in ("F", "I")
     except Image.DecompressionBombError:
         return f"{path} has too many pixels (at most {MOST_PIXELS})"
     except UNREADABLE:
@@ -105,7 +106,19 @@ def _header_problem(file: Path | io.BytesIO, path: Path) -> str | None:
     if max(width, height) > MOST_ELONGATED * min(width, height):
         most = f"at most {MOST_ELONGATED} times as long as wide"
         return f"{path} is too long ({width} x {height}, {most})"
-    return None
+    return _deep_problem(file, path) if is_deep else None
+
+
+def _deep_problem(file: Path | io.BytesIO, path: Path) -> str | None:
+    """The same of one whose grey levels have more than 16 bits, which is read whole."""
+    if isinstance(file, io.BytesIO):
+        file.seek(0)
+    try:
+        with Image.open(file) as picture:
+            problem = deep_problem(picture)
+    except UNREADABLE as error:
+        return f"{path} is damaged: {error}"
+    return problem and f"{path} {problem}"
 
 
 def _picture(
@@ -133,8 +146,7 @@ def _read(path: Path, prompt: Prompt) -> Image.Image:
     try:
         with Image.open(io.BytesIO(picture_bytes(file)) if is_inside(file) else file) as picture:
             picture.load()
-            upright = ImageOps.exif_transpose(picture)
+            return opaque(ImageOps.exif_transpose(picture))
     except UNREADABLE as error:
         why = picture_problem(path) or f"{path} is damaged: {error}"
         raise DataError(f"prompt {prompt.prompt_id} ({prompt.text[:60]!r}): {why}") from error
-    return opaque(upright)

@@ -68,9 +68,14 @@ def request_text(known: KnowledgeGraph, annotation: str = "") -> str:
     )
 
 
-def part_question(key: str) -> str:
-    """A yes-or-no question about one element or dependency."""
-    predicate = parse(key)
+def part_question(key: str, is_dependency: bool) -> str:
+    """A yes-or-no question about one element or dependency. An element is a name, whatever it looks
+    like: "f(x)", or "red circle (round)".
+
+    Raises:
+        MalformedPredicate: a dependency is none.
+    """
+    predicate = parse(key) if is_dependency else None
     text = None if predicate is None else _BY_NAME.get(predicate.relation)
     if predicate is None or text is None:
         return f"Does this image show, clearly and explicitly: {_line(key)}? {_ANSWER}"

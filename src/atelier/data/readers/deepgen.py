@@ -20,6 +20,7 @@ from atelier.data.prompts import Prompt
 from atelier.data.readers import mmengine, ocr_text, plain
 from atelier.data.readers.problems import Problems, did_you_mean
 from atelier.data.readers.yaml_nodes import compose, file_of, items, line_of, mapping, scalar
+from atelier.legible import alike
 
 SAMPLING_MODES = ("sample_proportional", "weight_only")
 KEYS = ("sampling_mode", "datasets")
@@ -69,6 +70,8 @@ def read_mixture(path: Path, known_rewards: Collection[str] | None = None) -> Mi
         if dataset.name in {other.name for other in datasets}:
             problems.add(line_of(node), f"datasets[{index}].name {dataset.name!r} stands twice")
         datasets.append(dataset)
+    for one, other in alike(dataset.name for dataset in datasets):
+        problems.add("datasets", f"{one!r} and {other!r} would be one metric; name them apart")
     problems.raise_if_any()
     return Mixture(cast(SamplingMode, mode), datasets)
 

@@ -34,6 +34,7 @@ from atelier.mmmg.predicates import MalformedPredicate, parse
 logger = logging.getLogger(__name__)
 
 ENDINGS = (".png", ".jpg")
+LONGEST_KEY = 200  # bytes; file systems take 255, and tools add words of theirs
 # What each file calls the parts of a sample.
 TEST = {"prompt": "prompt", "graph": "Knowledge_Graph", "annotation": "Annotation"}
 TRAINING = {"prompt": "question", "graph": "Visual Components", "annotation": "Key Knowledge"}
@@ -142,20 +143,23 @@ def _training_prompts(path: Path, problems: Problems, content: dict[str, Any]) -
             absent,
             len(prompts),
         )
+    keys = {(one.metadata["tier"], one.metadata["key"]) for one in prompts}
+    if len(keys) < len(prompts):
+        told = "%s: %d of %d samples have the key of another one of their level; are they the same?"
+        logger.warning(told, path, len(prompts) - len(keys), len(prompts))
     return prompts
 
 
 def _levels(problems: Problems, content: dict[str, Any]) -> Iterator[tuple[str, str, str, Any]]:
     """Place, level and discipline of every sample of a training file, and the sample."""
     for level, fields in content.items():
-        if not isinstance(fields, dict):
+        if not isinstance(fields, dict) or not fields:
             problems.add(level, f"an object of disciplines expected, not {legible_value(fields)}")
             continue
         for field, samples in fields.items():
-            if not isinstance(samples, list):
-                problems.add(
-                    f"{level}: {field}", f"a list of samples, not {legible_value(samples)}"
-                )
+            if not isinstance(samples, list) or not samples:
+                found = legible_value(samples)
+                problems.add(f"{level}: {field}", f"a list of samples, not {found}")
                 continue
             for index, sample in enumerate(samples):
                 yield f"{level}: {field}: sample {index}", level, field, sample
@@ -170,10 +174,8 @@ def _object(path: Path, problems: Problems, where: str, value: Any) -> Checked |
 
 def _prompt(number: int, row: Checked, names: dict[str, str], tier: str, discipline: str) -> Prompt:
     key = row.text("key")
-    if "/" in key or "\\" in key:
-        row.wrong(
-            f"key 'key': pictures are called by it, so without slashes, not {legible_value(key)}"
-        )
+    if problem := _name_problem(key):
+        row.wrong(f"key 'key': pictures are called by it, so {problem}, not {legible_value(key)}")
     graph = _graph(row, names["graph"])
     metadata = {
         "key": key,
@@ -183,6 +185,19 @@ def _prompt(number: int, row: Checked, names: dict[str, str], tier: str, discipl
         "annotation": row.text(names["annotation"], optional=True),
     }
     return Prompt(number, 0, row.text(names["prompt"]), metadata)
+
+
+def _name_problem(key: str) -> str | None:
+    """What a key has to be, so that a file can have it as its name."""
+    if "/" in key or "\\" in key:
+        return "without slashes"
+    if key in (".", ".."):
+        return "a name"
+    if not key.isprintable():
+        return "of printable characters"
+    if len(key.encode()) > LONGEST_KEY:
+        return f"of at most {LONGEST_KEY} bytes"
+    return None
 
 
 def _graph(row: Checked, name: str) -> KnowledgeGraph:

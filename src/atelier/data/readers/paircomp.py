@@ -8,6 +8,7 @@ from pathlib import Path
 from atelier.data.prompts import Prompt
 from atelier.data.readers.objects import checked
 from atelier.data.readers.problems import Problems, json_list
+from atelier.legible import alike
 
 KEYS = ("category", "caption1", "caption2")
 
@@ -19,7 +20,7 @@ def read(path: Path) -> list[Prompt]:
 
     Raises:
         DataError: not JSON (line named), not a list; or bad pairs, all reported with their number
-            and key.
+            and key; or categories whose means would be one metric.
     """
     problems = Problems(path)
     prompts: list[Prompt] = []
@@ -31,6 +32,12 @@ def read(path: Path) -> list[Prompt]:
         if pair.is_right and captions[0] == captions[1]:
             pair.wrong("caption1 and caption2 are the same")
         prompts += both(index, captions, {"category": category})
+    for one, other in alike(prompt.metadata["category"] for prompt in prompts):
+        problems.add(
+            f"category {other!r}",
+            f"would have one mean with {one!r}, which differs in case, blanks or punctuation "
+            "alone; write both alike, or name them apart",
+        )
     problems.raise_if_any()
     return prompts
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from atelier.config.schema import EvaluationConfig
+from atelier.errors import DataError
 from atelier.evaluation.gold_columns import gold_columns, require_gold
 from atelier.evaluation.image_statistics import NAMES
 from atelier.evaluation.judge_columns import UNASKED, judge_columns
@@ -19,6 +20,7 @@ from atelier.evaluation.judging import SuiteJudge
 from atelier.evaluation.requests import ImageRequest
 from atelier.evaluation.score_files import as_score_file
 from atelier.evaluation.suite import Images, Rows, Scored, Suite, row
+from atelier.legible import alike
 
 METRICS = ("gold", *NAMES)
 
@@ -35,9 +37,11 @@ def score(
     gold, strict and gold_facts (None without a scene).
 
     Raises:
-        DataError: no judge is named, and a prompt has no scene.
+        DataError: no judge is named, and a prompt has no scene; or the means of two categories
+            would be one metric.
         Stopped: the judge answers nothing.
     """
+    _require_own_means(requests)
     said = [UNASKED] * len(requests)
     if judge is not None:
         said = judge_columns(images, requests, config.paircomp.question, judge)
@@ -58,6 +62,15 @@ def files(rows: Rows, _summary: Mapping[str, Any]) -> Mapping[str, str]:
         return {}  # PairComp has two images a caption
     column = "judge" if any(one["judge"] is not None for one in rows) else "strict"
     return {"paircomp.json": as_score_file(rows, column)}
+
+
+def _require_own_means(requests: Sequence[ImageRequest]) -> None:
+    categories = [one.prompt.metadata.get("category") for one in requests]
+    for one, other in alike(name for name in categories if name):
+        raise DataError(
+            f"the categories {one!r} and {other!r} of held-out pairs would have one mean, since "
+            "they differ in case, blanks or punctuation alone; write both alike, or name them apart"
+        )
 
 
 SUITE = Suite("paircomp", score, "pair", files)

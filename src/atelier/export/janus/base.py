@@ -25,7 +25,7 @@ from atelier.export.language.base import CONFIG, BaseLanguageModel
 from atelier.export.language.own_files import copy_own_files, write_config
 from atelier.export.manifest import file_sha256
 from atelier.model_files import read_weights
-from atelier.policies.janus.original_layout import from_original, is_original
+from atelier.policies.janus.original_layout import in_transformers_layout
 
 PICKLES = ("*.bin", "*.pth", "*.pt")
 
@@ -125,8 +125,7 @@ class BaseJanus(BaseLanguageModel):
     def _given(self) -> dict[str, Tensor]:
         """The file's weights by their names in transformers; read when they are used."""
         assert self.file is not None
-        found = read_weights(self.file)
-        return from_original(found) if is_original(found) else found
+        return in_transformers_layout(read_weights(self.file))
 
     @cached_property
     def _places(self) -> dict[str, list[str]]:

@@ -16,19 +16,21 @@ from typing import Any
 import torch
 
 from atelier.export.manifest import MANIFEST
+from atelier.policies.pretraining.snapshots import RECORD, SAMPLES
 
 WEIGHTS = {".safetensors", ".bin", ".pth", ".pt", ".ckpt", ".h5", ".msgpack", ".gguf", ".onnx"}
 TEMPLATES = "additional_chat_templates"  # the one folder that processors read
 DTYPES = ("dtype", "torch_dtype")
+OF_ONE_MODEL = {RECORD, SAMPLES}  # how it was trained and what it draws: true of no other
 
 
 def own_files(directory: Path) -> Iterator[Path]:
-    """Files of a model directory, without weights in any format, hidden files, and the manifest of
-    an export, where the directory is one."""
+    """Files of a model directory, without weights in any format, hidden files, what is told of that
+    one model, and the manifest of an export, where the directory is one."""
     folders = (directory, directory / TEMPLATES)
     for file in sorted(file for folder in folders for file in folder.glob("*")):
         is_weights = file.suffix in WEIGHTS or file.name.endswith(".index.json")
-        is_no_part = file.name == MANIFEST or file.name.startswith(".")
+        is_no_part = file.name in {MANIFEST, *OF_ONE_MODEL} or file.name.startswith(".")
         if file.is_file() and not (is_weights or is_no_part):
             yield file
 

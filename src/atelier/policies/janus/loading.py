@@ -34,7 +34,7 @@ from atelier.model_files import (
     told,
 )
 from atelier.policies.janus.checks import boi_of, require_tokens, require_whole
-from atelier.policies.janus.original_layout import from_original, is_original
+from atelier.policies.janus.original_layout import in_transformers_layout
 from atelier.policies.janus.pixels import normalise_codebook
 from atelier.policies.language.vocabulary import require_known_tokens
 
@@ -145,8 +145,7 @@ def _replace_weights(model: JanusForConditionalGeneration, file: Path) -> None:
     """
     found = read_weights(file)
     with _telling(str(file)):
-        if is_original(found):
-            found = from_original(found)
+        found = in_transformers_layout(found)
     require_weights_of_kind(str(file), found, model.state_dict())
     _untie_where_they_differ(model, found)
     try:

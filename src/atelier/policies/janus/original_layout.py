@@ -18,12 +18,14 @@ they have no place, and `to_original` puts them back where it is given them.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 import torch
 from torch import Tensor
 
 _LAYERS = 8  # of an aligner: more than any has
+WRAPPERS = ("module.", "model.")
+_OWN = "model.vqmodel."  # of transformers' layout, unwrapped
 
 _MLP = [("fc1", 0), *((f"hidden_layers.{i}", 2 * (i + 1)) for i in range(_LAYERS))]
 _TOWER, _ENCODER = "vision_model.vision_tower.", "model.vision_model."
@@ -92,11 +94,33 @@ def is_original(names: Iterable[str]) -> bool:
     return any(name.startswith(("language_model.", "gen_vision_model.")) for name in names)
 
 
+def in_transformers_layout(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Weights of either layout in that of transformers, without what training code puts before all
+    of their names.
+
+    Raises:
+        KeyError, ValueError: see `from_original`.
+    """
+    found = dict(weights)
+    while prefix := _wrapper(found):
+        found = {name.removeprefix(prefix): value for name, value in found.items()}
+    return from_original(found) if is_original(found) else found
+
+
+def _wrapper(names: Collection[str]) -> str | None:
+    """What stands before all names. `model.` is also how most of transformers' own begin."""
+    for prefix in WRAPPERS:
+        if names and all(name.startswith(prefix) for name in names):
+            return None if any(name.startswith(_OWN) for name in names) else prefix
+    return None
+
+
 def from_original(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Weights in the layout of transformers; UNUSED ones are left out. Tensors are not copied.
 
     Raises:
         KeyError: a name is of no known part.
+        ValueError: a qkv is no three projections.
     """
     found: dict[str, Tensor] = {}
     for name, value in weights.items():
@@ -106,6 +130,8 @@ def from_original(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         merged = _MERGED.fullmatch(here)
         if merged:
             before, after = merged.groups()
+            if value.ndim == 0 or len(value) % 3:
+                raise ValueError(f"{name} {list(value.shape)} is not three projections of one size")
             for letter, part in zip("qkv", value.chunk(3), strict=True):
                 found[f"{before}{letter}_proj{after}"] = part
         else:

@@ -17,6 +17,7 @@ from transformers import JanusForConditionalGeneration
 from transformers.models.janus.image_processing_pil_janus import JanusImageProcessorPil
 
 from atelier.data.pictures import square
+from atelier.policies.grey_levels import as_grey_levels
 
 BATCH = 16
 _SETTINGS = ("size", "min_size", "resample", "rescale_factor", "image_mean", "image_std")
@@ -105,8 +106,14 @@ def to_pixels(image: Image.Image | np.ndarray, side: int) -> Tensor:
 
 
 def to_uint8(decoded: Tensor) -> Tensor:
-    """Grey levels of decoded values in about [-1, 1]: clipped, then cut off, not rounded."""
-    return ((decoded.float() + 1) / 2 * 255).clamp(0, 255).to(torch.uint8)
+    """Grey levels of decoded values in about [-1, 1]: clipped, then cut off, not rounded.
+
+    Raises:
+        Stopped: a value is no number.
+    """
+    # It computes in float32 whatever is configured, so no dtype would help.
+    mend = "the weights of the checkpoint's image tokenizer are the cause"
+    return as_grey_levels((decoded.float() + 1) / 2, mend).to(torch.uint8)
 
 
 @torch.no_grad()

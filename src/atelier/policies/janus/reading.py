@@ -20,11 +20,16 @@ def require_readable(
         positions: tokens of the longest row that the model knows.
 
     Raises:
-        DataError: a text has marks of the language model.
+        DataError: a text, or a sentence of the configuration, has marks of the language model.
         ConfigError: a row may become too long.
     """
-    for text in texts:
-        require_plain(text, conversation.tokenizer, "a prompt", TURNS)
+    own = {
+        "rollout.introspection.question": rollout.introspection.question,
+        "rollout.introspection.draw_again": rollout.introspection.draw_again,
+        "rollout.editing.wish": rollout.editing.wish,
+    }
+    for where, text in (*own.items(), *(("a prompt", one) for one in texts)):
+        require_plain(text, conversation.tokenizer, where, TURNS)
     if not texts:
         return
     longest = max(texts, key=lambda text: len(conversation.drawing(text).tokens))

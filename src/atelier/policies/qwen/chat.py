@@ -24,6 +24,8 @@ from atelier.policies.qwen.templates import (
     reads_image,
 )
 
+SQUARE = 32  # pixels of a side of the smallest image that is seen
+
 
 @dataclass(frozen=True)
 class ChatPrompt:
@@ -114,6 +116,16 @@ class Chat:
         placeholders = ids.count(self.image_pad)
         pixels, grid = read["pixel_values"], read["image_grid_thw"]
         return ChatPrompt(ids, self.drop, placeholders, self._tail, pixels, grid)
+
+    def placeholders(self) -> int:
+        """Of a square source image, as many for every size; of text to image 0."""
+        return self.nothing(Image.new("RGB", (SQUARE, SQUARE))).image if self.edits else 0
+
+    def kept(self, words: str, placeholders: int) -> int:
+        """`ChatPrompt.kept` of words beside a source image of so many placeholders, by counting:
+        the template has one in the place of them all."""
+        counted = len(self._tokens(self.template.text(words))) - self.drop
+        return counted - 1 + placeholders if self.edits else counted
 
     def seen(self, source: Image.Image) -> Image.Image:
         """A source image in the size that the language model sees it in."""

@@ -78,9 +78,13 @@ class Conditioning:
         self._window = window
         self._side: Side = side
 
-    def room(self, prompt: ChatPrompt) -> int:
-        """Most tokens of a completion, without its end, that reach the transformer all."""
-        return self._window - prompt.kept - 1
+    def room(self, kept: int) -> int:
+        """Most tokens of a completion, without its end, that reach the transformer all.
+
+        Args:
+            kept: tokens of the prompt that it sees (ChatPrompt.kept).
+        """
+        return self._window - kept - 1
 
     def account(self, prompt: ChatPrompt, completion: Sequence[int]) -> Account:
         written = len(self._ended(completion))

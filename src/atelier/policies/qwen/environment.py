@@ -17,6 +17,7 @@ from PIL import Image
 from atelier.config.policy_parts import VaeConfig
 from atelier.config.qwen import ROTARY_POSITIONS, TEXT_WINDOW, PresetName
 from atelier.errors import ConfigError
+from atelier.policies.grey_levels import as_grey_levels
 from atelier.policies.qwen.areas import Areas, fitted
 from atelier.policies.qwen.conditioning import Conditioned
 from atelier.policies.qwen.frozen import freeze, weights_digest
@@ -114,6 +115,7 @@ class Environment:
 
         Raises:
             ValueError: something of what is needed is not there, or not for every row.
+            Stopped: an image is no number.
         """
         self._require_all(conditioned, keys, sampling, negative, sources)
         guide = negative if sampling.guidance_scale > 1 else None
@@ -198,7 +200,7 @@ class Environment:
                 max_sequence_length=TEXT_WINDOW,  # its default would cut what is behind 512
                 output_type="np",
             ).images
-        return (np.asarray(images) * 255).round().astype(np.uint8)
+        return _grey_levels(images)
 
     def noise(self, keys: Sequence[int]) -> torch.Tensor:
         """What images of these keys begin with, as the pipeline takes its `latents`: float32
@@ -237,6 +239,14 @@ def batches(lengths: Sequence[int], size: int) -> Iterator[list[int]]:
     order = sorted(range(len(lengths)), key=lambda row: -lengths[row])
     for start in range(0, len(order), size):
         yield order[start : start + size]
+
+
+def _grey_levels(images: np.ndarray) -> np.ndarray:
+    mend = (
+        "set rollout.environment.dtype and policy.vae.dtype to bfloat16 or float32, which hold "
+        "larger numbers than float16"
+    )
+    return as_grey_levels(torch.from_numpy(images), mend).round().to(torch.uint8).numpy()
 
 
 def _side(pipeline: Any, settings: Settings) -> int:

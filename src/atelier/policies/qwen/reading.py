@@ -46,23 +46,23 @@ def read(prompts: Sequence[Prompt], chat: Chat, side: int) -> list[Read]:
 def require_readable(
     texts: Sequence[str], chat: Chat, conditioning: Conditioning, max_tokens: int
 ) -> None:
-    """Refuse prompts that are known beforehand before anything is computed. How much room a source
-    image takes is not known from a text.
+    """Refuse prompts that are known beforehand before anything is computed. Source images are
+    squares, so all of them take as much room.
 
     Raises:
         DataError: a text has marks of the language model.
         ConfigError: it leaves no room for a completion of so many tokens.
     """
+    image = chat.placeholders() if texts else 0
+    seen = f" and the {image} tokens of its source image" if image else ""
     for text in texts:
         require_plain(text, chat.tokenizer, "a prompt")
-        if chat.edits:
-            continue
-        room = conditioning.room(chat.words(text))
+        room = conditioning.room(chat.kept(text, image))
         if room < max_tokens:
             raise ConfigError(
                 f"rollout.completion.max_tokens: {max_tokens}, and beside the prompt "
-                f"{text[:80]!r} {max(room, 0)} tokens fit into rollout.conditioning.window; let "
-                "completions be shorter, or leave out long prompts"
+                f"{text[:80]!r}{seen} {max(room, 0)} tokens fit into rollout.conditioning.window; "
+                "let completions be shorter, leave out long prompts, or (edits) widen the window"
             )
 
 

@@ -85,7 +85,9 @@ class EditYesNoScorer(JudgedScorer):
             source_images=[source] * 2,
         )
         expected = [self.combined(1.0, 1.0), self.combined(0.0, 1.0)]
-        return batch, expected, 0.45 * (expected[0] - expected[1])
+        # Without a weight of following both are expected to be alike, and no judge is that exact.
+        apart = max(expected[0] - expected[1], 0.4 * self.value_range[1])
+        return batch, expected, 0.45 * apart
 
     def _lack(self, batch: ScoreBatch, index: int) -> str | None:
         """Why an image cannot be asked about."""

@@ -144,7 +144,11 @@ class KnowledgeJudge:
     def _questions(self, sample: Sample, image: Any) -> list[Question]:
         config, keys = self.config, sample.known.keys
         if config.ask == "each":
-            texts = [sample.questions.get(key) or part_question(key) for key in keys]
+            elements = set(sample.known.elements)
+            texts = [
+                sample.questions.get(key) or part_question(key, is_dependency=key not in elements)
+                for key in keys
+            ]
             return [Question(text, YesNoForm(), [image]) for text in texts]
         form = VerdictsForm(keys, config.parser, config.min_judged_share)
         return [Question(request_text(sample.known, sample.annotation), form, [image])]
