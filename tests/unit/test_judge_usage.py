@@ -107,6 +107,12 @@ def test_a_service_of_a_run_counts_beside_its_own_files(tmp_path: Path) -> None:
     assert read_usage([usage])[KEY].calls == len(endpoint.calls)
 
 
+def test_a_damaged_ledger_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "ledger.jsonl").write_text('{"id"\n')
+    assert read_spent(tmp_path / "ledger.jsonl").calls == 0
+    assert "ledger.jsonl: a damaged line" in caplog.text
+
+
 def test_a_ledger_is_read_without_making_one(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         read_spent(tmp_path / "none.jsonl")

@@ -267,11 +267,11 @@ def read_spent(path: Path) -> Spent:
     Raises:
         OSError: it is not there, or cannot be read.
     """
-    ledger = Ledger(None, {})
+    ledger = Ledger(path, {})
     with path.open("rb") as file:
         fcntl.flock(file, fcntl.LOCK_SH)
         ledger._read(file)
-    return ledger.spent()
+    return ledger._spent
 
 
 def _ends_a_line(file: BinaryIO) -> bool:
