@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from atelier.judge.usage import NAME, read_usage
 from atelier.report.samples import read_samples, samples_page
 from atelier.tracking.events import read_json_lines
 from atelier.tracking.run_directory import RunDirectory
@@ -46,6 +47,10 @@ def test_what_a_judge_says_is_kept_and_changes_no_number(tmp_path: Path) -> None
         for run in (shown, silent):
             train(run)
     assert metrics(shown) == metrics(silent)
+    for run in (shown, silent):
+        counted = read_usage([run.train / NAME])["judges.strict"]
+        assert counted.questions == counted.calls == len(endpoint.calls) / 2
+        assert counted.questions >= 3 * 32
     assert not silent.judge_traces.exists()
     lines = [record for _, record in read_json_lines(shown.judge_traces)]
     asked = [one for one in lines if 'Is it the word "' in one["prompt"]]

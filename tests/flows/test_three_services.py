@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from atelier.judge.usage import NAME, read_usage
 from atelier.tracking.run_directory import RunDirectory
 from tests.flows.conftest import Place, processes_of
 from tests.support.metric_rows import results
@@ -64,6 +65,8 @@ def test_a_service_killed_while_it_trains_changes_no_curve(tmp_path: Path):
         assert process.returncode == 0, process.stdout[-3000:] + process.stderr[-3000:]
     calm, storm = undisturbed.only_run(), disturbed.only_run()
     assert curves(storm) == curves(calm)
+    for run in (calm, storm):  # also what the killed service was asked after its restart
+        assert read_usage([run / "train/services" / NAME])["judges.scene"].questions > 0
     restarts = {name: one["restarts"] for name, (one,) in services(storm).items()}
     assert restarts == {name: int(name == VICTIM) for name in REWARDS}
     assert "restarted in" in finished[1].stdout

@@ -14,6 +14,7 @@ from atelier.errors import ConfigError
 from atelier.evaluation.evaluate import evaluate, score_folder
 from atelier.evaluation.files import read_evaluation, write_images
 from atelier.evaluation.requests import image_requests
+from atelier.judge.usage import NAME, read_usage
 from atelier.rewards.service.protocol import MANAGED_TOKEN_VARIABLE
 from atelier.stages.follower import EvaluationFollower, write_step_zero
 from atelier.stages.suite_judges import judge_beside, judge_of_stage
@@ -68,7 +69,7 @@ def test_a_managed_judge_is_asked_with_its_token(tmp_path):
             urls={"judges.j": [endpoint.url.removesuffix("/v1")]},
             environment={MANAGED_TOKEN_VARIABLE: "secret"},
         )
-        with judge_beside(config, servers, tmp_path / "answers") as judge:
+        with judge_beside(config, servers, tmp_path) as judge:
             found = evaluate(images(config.evaluation), PAIRS, config.evaluation, judge)
         assert {call.headers["authorization"] for call in endpoint.calls} == {"Bearer secret"}
     assert MANAGED_TOKEN_VARIABLE not in os.environ
@@ -80,7 +81,7 @@ def test_a_managed_judge_that_nobody_started_is_refused(tmp_path):
     nothing = SimpleNamespace(urls={}, environment={})
     with (
         pytest.raises(ConfigError, match=r"judges\.j\.placement"),
-        judge_beside(judged("placement: managed"), nothing, tmp_path / "answers"),
+        judge_beside(judged("placement: managed"), nothing, tmp_path),
     ):
         pass
 
@@ -93,7 +94,9 @@ def test_a_stage_without_servers_asks_a_judge_at_its_address(tmp_path):
             found = evaluate(images(config.evaluation), PAIRS, config.evaluation, judge)
     assert found.summary["judge"] == "j"
     assert not found.summary["judge_is_reward"]
-    assert list((tmp_path / "baseline").iterdir()) == [], "no server, no files of one"
+    assert [one.name for one in (tmp_path / "baseline").iterdir()] == [NAME], "no server's files"
+    (counted,) = read_usage([tmp_path / "baseline" / NAME]).values()
+    assert counted.questions == counted.calls == len(endpoint.calls)
 
 
 def test_a_judge_keeps_its_answers_until_all_is_scored(tmp_path):
@@ -115,7 +118,7 @@ def test_a_judge_keeps_its_answers_until_all_is_scored(tmp_path):
                         raise KeyboardInterrupt
                 calls.append(len(endpoint.calls))
             assert calls[0] == calls[1] > 0
-            assert list((tmp_path / "b").iterdir()) == []
+            assert [one.name for one in (tmp_path / "b").iterdir()] == [NAME]
             endpoint.acts(yes_to_ink)
     assert list(own.glob("??/*.json"))
 

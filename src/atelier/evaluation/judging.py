@@ -21,6 +21,7 @@ from atelier.config.judge import JudgeConfig
 from atelier.config.schema import RunConfig
 from atelier.config.suite_rules import judge_is_reward
 from atelier.errors import Stopped
+from atelier.judge import usage as judge_usage
 from atelier.judge.questions import Answer, Question
 from atelier.rewards.asking_again import pause_seconds
 from atelier.rewards.scorers.judges import SharedJudge
@@ -28,6 +29,7 @@ from atelier.rewards.scorers.judges import SharedJudge
 logger = logging.getLogger(__name__)
 
 ASKED_AT_ONCE = 64  # questions hold their images
+_ANSWERS = "answers"  # a folder that is there while images are scored
 
 
 class PatientJudge(SharedJudge):
@@ -35,10 +37,11 @@ class PatientJudge(SharedJudge):
 
     Args:
         patience: seconds without any answer after which it is given up (evaluation.judge_deadline).
+        usage: as of `SharedJudge`.
     """
 
-    def __init__(self, config: JudgeConfig, key: str, patience: float) -> None:
-        super().__init__(config, key)
+    def __init__(self, config: JudgeConfig, key: str, patience: float, usage: Path) -> None:
+        super().__init__(config, key, usage=usage)
         self._patience = patience
         self._left = threading.Event()
 
@@ -117,21 +120,24 @@ class SuiteJudge:
 
 @contextmanager
 def suite_judge(
-    config: RunConfig, judges: Mapping[str, JudgeConfig], answers: Path
+    config: RunConfig, judges: Mapping[str, JudgeConfig], folder: Path
 ) -> Iterator[SuiteJudge | None]:
     """The judge that the suite of a run asks, closed afterwards; None where it asks none.
 
     Args:
         judges: with the URLs of their servers. None is opened before it is asked.
-        answers: folder for the answers of a judge that has none of its own (cache.folder), removed
-            when everything is scored. Who is ended before that goes on without asking twice.
+        folder: of the stage, or of its evaluations. What is asked is counted there; the answers
+            of a judge that has no place of its own for them (cache.folder) are there until
+            everything is scored: who is ended before that goes on without asking twice.
     """
     name = config.evaluation.judge
     if name is None:
         yield None
         return
+    answers = folder / _ANSWERS
     asked = _keeping(judges[name], answers)
-    shared = PatientJudge(asked, f"judges.{name}", config.evaluation.judge_deadline)
+    patience = config.evaluation.judge_deadline
+    shared = PatientJudge(asked, f"judges.{name}", patience, folder / judge_usage.NAME)
     try:
         yield SuiteJudge(name, judges[name].model, shared, judge_is_reward(config))
     finally:

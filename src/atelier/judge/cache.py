@@ -13,6 +13,7 @@ import logging
 import os
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -128,14 +129,7 @@ class ReplyCache:
 
     def _remove_oldest(self) -> int:
         """Make room where the bound is passed. Returns the bytes that are left."""
-        entries = []
-        for path in self._folder.glob("??/*"):
-            try:
-                stat = path.stat()
-            except FileNotFoundError:  # another process was first
-                continue
-            if path.suffix == ".json":
-                entries.append((stat.st_mtime, stat.st_size, path))
+        entries = list(_entries(self._folder))
         self._remove_abandoned()
         total = sum(size for _, size, _ in entries)
         if total <= self._max_bytes:
@@ -162,3 +156,18 @@ class ReplyCache:
                 return
             self._warned.add(kind)
         logger.warning("%s", text)
+
+
+def cache_bytes(folder: Path) -> int:
+    """Of all replies that a folder keeps; 0 where there is none."""
+    return sum(size for _, size, _ in _entries(folder))
+
+
+def _entries(folder: Path) -> Iterator[tuple[float, int, Path]]:
+    """Last use, bytes and file of every reply."""
+    for path in folder.glob("??/*.json"):
+        try:
+            stat = path.stat()
+        except FileNotFoundError:  # another process removed it
+            continue
+        yield stat.st_mtime, stat.st_size, path

@@ -26,6 +26,7 @@ from atelier.judge.questions import Answer, Question, answer_of
 from atelier.judge.rates import RateLimit
 from atelier.judge.replies import CallFailed, Failure, Parsed, Reply
 from atelier.judge.tracing import SampledTrace, Trace
+from atelier.judge.usage import JudgeUsage, UsageLog
 from atelier.outage import Outage
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 20.0
@@ -42,6 +43,7 @@ class JudgeClient:
         trace: told a share of the questions with their answers, in the thread that asks; what it
             raises is logged and harms nothing.
         trace_share: of the questions, in [0, 1], drawn at random.
+        usage: where calls, and what the cache had, are counted; default: nowhere.
 
     Raises:
         ConfigError: the configuration contradicts itself, or its token is not in the environment.
@@ -54,6 +56,7 @@ class JudgeClient:
         key: str = "judge",
         trace: Trace | None = None,
         trace_share: float = 1.0,
+        usage: UsageLog | None = None,
     ) -> None:
         from atelier.judge.endpoints import Endpoints  # the openai package: seconds to import
 
@@ -64,6 +67,7 @@ class JudgeClient:
         self._config = config
         self._key = key
         self._trace = SampledTrace(key, trace, trace_share)
+        self._usage = usage or UsageLog(None, key)
         self._random = random.Random()  # not the global one, which a run may have seeded
         token = token_of(config.token_env, key)
         folder = config.cache.folder
@@ -143,6 +147,7 @@ class JudgeClient:
         """Measurements that one call may ask for: from the cache, and the others from the judge."""
         keys = [cache_key({**asked.identity, "measurement": number}) for number in numbers]
         known = [await self._known(asked, key) for key in keys]
+        self._usage.add(JudgeUsage(from_cache=sum(one is not None for one in known)))
         lacking = [key for key, one in zip(keys, known, strict=True) if one is None]
         fresh = dict(zip(lacking, await self._converse(asked, len(lacking), end), strict=True))
         for key, outcome in fresh.items():
@@ -248,7 +253,7 @@ class JudgeClient:
                 raise
             finally:
                 # Also when cancelled: the call may have been served.
-                self._ledger.settle(reservation, usage, sent)
+                self._usage.add(self._ledger.settle(reservation, usage, sent))
                 self._rates.settle(reserved_tokens, usage.total if usage else None)
             self._require_usage(usage is not None)
             self._has_answered = True

@@ -21,11 +21,13 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from atelier.config.judge import BudgetConfig, PricesConfig
 from atelier.errors import Stopped
+from atelier.judge.usage import JudgeUsage
 
 logger = logging.getLogger(__name__)
 
 _MILLION = 1e6
 _ROUNDING = 1e-9  # of sums of money; no call that is paid for costs less
+_SUMS = ("calls", "money", "input", "output", "cached")
 
 
 @dataclass(frozen=True)
@@ -149,18 +151,23 @@ class Ledger:
             self._exchange(reservation)
         return identity
 
-    def settle(self, reservation: str, usage: Usage | None, sent: bool = True) -> None:
+    def settle(self, reservation: str, usage: Usage | None, sent: bool = True) -> JudgeUsage:
         """Say what became of a call.
 
         Args:
             usage: its tokens; None leaves it at what was reserved.
             sent: False for a call that the endpoint refused: it costs nothing.
 
+        Returns:
+            What this call alone counts for.
+
         Raises:
             Stopped: there is a budget, and the file cannot be written.
         """
         with self._lock:
-            self._exchange(lambda: self._settlement(self._open[reservation], usage, sent))
+            line = self._settlement(self._open[reservation], usage, sent)
+            self._exchange(lambda: line)
+        return JudgeUsage(**{name: getattr(line, name) for name in _SUMS})
 
     def _settlement(self, reserved: _Line, usage: Usage | None, sent: bool) -> _Line:
         changed: dict[str, Any] = {"settled": True}
@@ -250,8 +257,21 @@ class Ledger:
             self._spent.dearest[line.model] = max(known, line.money)
 
     def _add(self, line: _Line, sign: int) -> None:
-        for name in ("calls", "money", "input", "output", "cached"):
+        for name in _SUMS:
             setattr(self._spent, name, getattr(self._spent, name) + sign * getattr(line, name))
+
+
+def read_spent(path: Path) -> Spent:
+    """What the file of a ledger says was spent in all. Writes nothing.
+
+    Raises:
+        OSError: it is not there, or cannot be read.
+    """
+    ledger = Ledger(path, {})
+    with path.open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+        ledger._read(file)
+    return ledger._spent
 
 
 def _ends_a_line(file: BinaryIO) -> bool:

@@ -15,6 +15,7 @@ from atelier.config.suite_rules import judge_is_reward
 from atelier.evaluation.results import HEADLINE
 from atelier.report.charts import Series, line_chart
 from atelier.report.comparison import headline, read_comparison, units_of
+from atelier.report.judges import judge_stores, judges_asked
 from atelier.report.metric_names import direction_of, is_part, order_of
 from atelier.report.pictures import PICTURE_NOTES, first_prompts, most_worsened
 from atelier.report.run_data import (
@@ -68,6 +69,8 @@ def render(run: RunDirectory) -> str:
         by_step=first_prompts(pictured, PROMPTS_BY_STEP) if len(pictured) > 1 else [],
         step_numbers=[one.step for one in pictured],
         samples=[read_samples(folder) for folder in _first_and_last(sample_folders(run))],
+        judges=judges_asked(run, config),
+        judge_stores=list(judge_stores(config)),
         stages=stage_records(run),
         phases=_phases(steps),
         config=yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False),

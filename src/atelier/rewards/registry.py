@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from atelier.config.digest import scorer_digest
@@ -62,17 +63,19 @@ def make_scorers(
     rewards: RewardsConfig,
     judges: Mapping[str, JudgeConfig],
     tracing: Tracing | None = None,
+    usage: Path | None = None,
 ) -> dict[str, tuple[Scorer, str]]:
     """Every reward that is set, as this process would score it, and the digest of what shapes its
     scores. Nothing is loaded and nobody is asked.
 
     Args:
         judges: with the URLs of their servers, where they are to be asked.
+        usage: the file in which it is counted what judges are asked.
 
     Raises:
         ConfigError: the function of a custom one is not there.
     """
-    shared = shared_judges(judges, tracing)
+    shared = shared_judges(judges, tracing, usage)
     made: dict[str, tuple[Scorer, str]] = {}
     for name, section in rewards.sections().items():
         if isinstance(section, CustomRewardConfig):
@@ -90,12 +93,14 @@ def build(
     judges: Mapping[str, JudgeConfig] | None = None,
     managed: Mapping[str, Sequence[str]] | None = None,
     tracing: Tracing | None = None,
+    usage: Path | None = None,
 ) -> RewardSet:
     """The rewards that are set in the configuration, each scored where its placement says.
 
     Args:
         managed: what was started for this run: reward name, or `judges.` and a judge's -> URLs.
         tracing: who is shown questions that this process asks judges.
+        usage: the file in which it is counted what this process asks judges.
 
     Raises:
         ConfigError: none is set, every weight is 0, or a managed one has no service.
@@ -103,7 +108,7 @@ def build(
     sections = rewards.sections()
     reachable = reachable_judges(judges or {}, managed or {}, asked_by(sections.values()))
     made = []
-    for name, (scorer, digest) in make_scorers(rewards, reachable, tracing).items():
+    for name, (scorer, digest) in make_scorers(rewards, reachable, tracing, usage).items():
         section = sections[name]
         threads = section.workers
         if section.placement != "in_process":

@@ -16,8 +16,6 @@ from atelier.rewards.service.protocol import MANAGED_TOKEN_VARIABLE
 from atelier.stages.servers.run_servers import RunServers, judge_urls
 from atelier.tracking.run_directory import RunDirectory
 
-ANSWERS = "answers"  # a folder that is there while images are scored
-
 
 @contextmanager
 def judge_of_stage(
@@ -26,7 +24,7 @@ def judge_of_stage(
     """The judge of a stage that has no servers of its own: a managed one is started for it.
 
     Args:
-        folder: the stage's, for the server's log and the judge's answers.
+        folder: the stage's, for the server's log, the judge's answers and how much it was asked.
 
     Raises:
         ConfigError, Stopped: the server cannot be had, see `RunServers`.
@@ -39,25 +37,25 @@ def judge_of_stage(
     )
     with (
         RunServers(run, alone, folder) as servers,
-        judge_beside(config, servers, folder / ANSWERS) as judge,
+        judge_beside(config, servers, folder) as judge,
     ):
         yield judge
 
 
 @contextmanager
 def judge_beside(
-    config: RunConfig, servers: RunServers, answers: Path
+    config: RunConfig, servers: RunServers, folder: Path
 ) -> Iterator[SuiteJudge | None]:
     """The judge of a stage whose servers are running.
 
     Args:
-        answers: where its answers are kept until everything is scored, see `suite_judge`.
+        folder: for its answers and how much it was asked, see `suite_judge`.
     """
     managed = {name: judge_urls(urls) for name, urls in servers.urls.items()}
     asked = [] if config.evaluation.judge is None else [config.evaluation.judge]
     with (
         _environment(servers.environment),
-        suite_judge(config, reachable_judges(config.judges, managed, asked), answers) as judge,
+        suite_judge(config, reachable_judges(config.judges, managed, asked), folder) as judge,
     ):
         yield judge
 

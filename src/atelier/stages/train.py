@@ -32,7 +32,7 @@ from atelier.stages.nodes.meeting import Ending, Meeting
 from atelier.stages.remote_servers import require_answers
 from atelier.stages.run_file import shown_path
 from atelier.stages.servers.run_servers import RunServers
-from atelier.stages.suite_judges import ANSWERS, judge_beside
+from atelier.stages.suite_judges import judge_beside
 from atelier.stages.system_samples import SystemSamples
 from atelier.tracking.run_directory import RunDirectory
 
@@ -91,7 +91,7 @@ def _work(stage: Stage) -> dict[str, Any]:
     with (
         Meeting(run, config) as nodes,
         RunServers(run, config) as servers,
-        judge_beside(config, servers, run.train / "evaluation" / ANSWERS) as judge,
+        judge_beside(config, servers, run.train / "evaluation") as judge,
         EvaluationFollower(run, config, judge) as follower,
     ):
         _supervise(run, config, servers, nodes)

@@ -20,6 +20,7 @@ from atelier.config.schema import RunConfig
 from atelier.data.prompts import PromptSet, content_digest, read_prompts
 from atelier.disk import stopped_when_full
 from atelier.errors import ConfigError, PlanError
+from atelier.judge import usage as judge_usage
 from atelier.policies.base import LearnsFromPictures, Policy
 from atelier.policies.registry import load_policy
 from atelier.rewards.registry import build
@@ -100,7 +101,13 @@ def _train(config: RunConfig, run: RunDirectory, world: World) -> None:
     session.start(engine, algorithm.keeps_behaviour)
     with (
         judge_tracing(config, run, world) as tracing,
-        build(config.rewards, config.judges, read_urls(run.train), tracing) as rewards,
+        build(
+            config.rewards,
+            config.judges,
+            read_urls(run.train),
+            tracing,
+            run.train / judge_usage.NAME,
+        ) as rewards,
         weight_sync(config, run, policy, engine, world) as sync,
     ):
         if config.rollout.kind == "introspect":

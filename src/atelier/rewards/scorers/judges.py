@@ -7,12 +7,14 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Protocol
 
 from atelier.config.judge import JudgeConfig
 from atelier.judge.questions import Answer, Question
 from atelier.judge.sleep import Sleeper
 from atelier.judge.tracing import SampledTrace
+from atelier.judge.usage import JudgeUsage, UsageLog
 
 
 class Judge(Protocol):
@@ -51,12 +53,20 @@ class SharedJudge:
     Args:
         config: with the URLs of its servers, where it is not in this process.
         key: where the configuration stands, for messages.
+        usage: the file in which it is counted what was asked; default: none.
     """
 
-    def __init__(self, config: JudgeConfig, key: str, tracing: Tracing | None = None) -> None:
+    def __init__(
+        self,
+        config: JudgeConfig,
+        key: str,
+        tracing: Tracing | None = None,
+        usage: Path | None = None,
+    ) -> None:
         self.config = config
         self.key = key
         self._tracing = tracing
+        self._usage = UsageLog(usage, key)
         self._opening = threading.Lock()
         self._waking = threading.Lock()
         self._sleeper: Sleeper | None = None
@@ -70,8 +80,12 @@ class SharedJudge:
             return []
         judge = self._opened()
         if problem := self._wake():
-            return [Answer(missing=problem, retryable=True)] * len(questions)
-        return judge.ask(questions)
+            answers = [Answer(missing=problem, retryable=True)] * len(questions)
+        else:
+            answers = judge.ask(questions)
+        missing = sum(one.missing is not None for one in answers)
+        self._usage.add(JudgeUsage(questions=len(questions), missing=missing))
+        return answers
 
     def rest(self, is_main: bool) -> None:
         """No question comes until the next step: let it sleep, where it is configured to.
@@ -90,6 +104,7 @@ class SharedJudge:
             self._closed = True
             if self._judge is not None:
                 self._judge.close()
+        self._usage.close()
 
     def _wake(self) -> str | None:
         """Why it cannot be woken; None when it is awake."""
@@ -109,7 +124,7 @@ class SharedJudge:
             if self._closed:
                 raise RuntimeError(f"{self.key} was closed")
             if self._judge is None:
-                self._judge = _open(self.config, self.key, self._tracing)
+                self._judge = _open(self.config, self.key, self._tracing, self._usage)
             return self._judge
 
 
@@ -130,13 +145,15 @@ class _Shown:
 
 
 def shared_judges(
-    judges: Mapping[str, JudgeConfig], tracing: Tracing | None = None
+    judges: Mapping[str, JudgeConfig], tracing: Tracing | None = None, usage: Path | None = None
 ) -> dict[str, SharedJudge]:
     """By name; opens none of them."""
-    return {name: SharedJudge(one, f"judges.{name}", tracing) for name, one in judges.items()}
+    return {
+        name: SharedJudge(one, f"judges.{name}", tracing, usage) for name, one in judges.items()
+    }
 
 
-def _open(config: JudgeConfig, key: str, tracing: Tracing | None) -> Judge:
+def _open(config: JudgeConfig, key: str, tracing: Tracing | None, usage: UsageLog) -> Judge:
     trace = None if tracing is None else partial(tracing.tell, key)
     share = 0.0 if tracing is None else tracing.share
     if config.placement == "in_process":
@@ -146,4 +163,4 @@ def _open(config: JudgeConfig, key: str, tracing: Tracing | None) -> Judge:
         return _Shown(judge, SampledTrace(key, trace, share))
     from atelier.judge.client import JudgeClient
 
-    return JudgeClient(config, key=key, trace=trace, trace_share=share)
+    return JudgeClient(config, key=key, trace=trace, trace_share=share, usage=usage)

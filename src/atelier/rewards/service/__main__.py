@@ -50,6 +50,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--host", default="127.0.0.1", help="address to bind (loopback)")
     parser.add_argument("--port", type=int, default=8400, help="0 takes a free one")
     parser.add_argument("--port-file", type=Path, help="file the port is written to")
+    parser.add_argument(
+        "--judge-usage", type=Path, help="file in which it is counted what judges are asked"
+    )
     bounds = parser.add_argument_group("bounds")
     bounds.add_argument("--max-body-mib", type=int, default=128, help="of a request")
     bounds.add_argument("--max-items", type=int, default=256, help="of a request")
@@ -70,7 +73,7 @@ def _serve(arguments: argparse.Namespace) -> None:
 
     token = os.environ.get(TOKEN_VARIABLE) or None
     require_token_beyond_loopback(arguments.host, token)
-    rewards = build(read_settings(arguments.config))
+    rewards = build(read_settings(arguments.config), arguments.judge_usage)
     picture = int(arguments.max_megapixels * 1e6)
     limits = Limits(
         bounds=Bounds(body=arguments.max_body_mib << 20, queue=arguments.max_queue),

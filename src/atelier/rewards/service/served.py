@@ -7,6 +7,7 @@ import logging
 from collections.abc import Mapping
 from functools import cached_property
 from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 from atelier.errors import AtelierError, ConfigError
@@ -128,8 +129,11 @@ class ServedReward:
         return RewardAnswer(identity=self.identity, results=[Result(error=error)] * count)
 
 
-def build(settings: ServiceSettings) -> dict[str, ServedReward]:
+def build(settings: ServiceSettings, usage: Path | None = None) -> dict[str, ServedReward]:
     """Every reward that is set, scored by this process whatever its placement says.
+
+    Args:
+        usage: the file in which it is counted what judges are asked.
 
     Raises:
         ConfigError: none is set.
@@ -137,7 +141,7 @@ def build(settings: ServiceSettings) -> dict[str, ServedReward]:
     sections = settings.rewards.sections()
     if not sections:
         raise ConfigError("rewards: none is set, so there is nothing to serve")
-    made = make_scorers(settings.rewards, settings.judges)
+    made = make_scorers(settings.rewards, settings.judges, usage=usage)
     return {
         name: ServedReward(scorer, sections[name].workers, digest)
         for name, (scorer, digest) in made.items()

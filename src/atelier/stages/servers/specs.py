@@ -11,6 +11,7 @@ from pathlib import Path
 from atelier.config.judge import JudgeConfig
 from atelier.config.paths import repository_root
 from atelier.config.servers import Placed, ServerConfig
+from atelier.judge import usage as judge_usage
 from atelier.processes.gpus import VISIBLE
 from atelier.rewards.service.protocol import MANAGED_TOKEN_VARIABLE, TOKEN_VARIABLE
 from atelier.rewards.service.settings import ServiceSettings, write_settings
@@ -63,13 +64,15 @@ def reward_spec(
     """
     python = interpreter(server.environment, bool(place.gpus), place.label)
     file, port_file = place.base.with_suffix(".json"), place.base.with_suffix(".port")
+    usage = place.base.with_name(judge_usage.NAME)
 
     def command(port: int) -> list[str]:
         write_settings(file, settings())
         if server.command is not None:
             return _own(server.command, port, port_file, file)
         program = [str(python), "-m", "atelier.rewards.service", "--config", str(file)]
-        return [*program, "--port", str(port), "--port-file", str(port_file), *arguments]
+        files = ["--port-file", str(port_file), "--judge-usage", str(usage)]
+        return [*program, "--port", str(port), *files, *arguments]
 
     own = {TOKEN_VARIABLE: place.token} if place.token else {}
     # Judges that the run started have the same token as its services.
