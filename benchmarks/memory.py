@@ -2,7 +2,8 @@
 
     python -m benchmarks.memory --set policy.resolution=512
     python -m benchmarks.memory --family janus --recipe janus-pro-1b/pair-grpo
-    python -m benchmarks.memory --family janus --shape small --set launch.device=cpu  # on a CPU
+    python -m benchmarks.memory --family janus --shape small --set launch.device=cpu \\
+        --set rollout.tokens.execution=eager  # on a CPU
     python -m benchmarks.memory --shape small --set launch.device=cpu --set policy.resolution=null
 
 Builds a model of a published shape with random weights (SD3.5-Medium or Janus-Pro-1B unless --shape

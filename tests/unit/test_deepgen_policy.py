@@ -204,9 +204,9 @@ def test_the_language_model_is_freed_when_all_is_read(
     kept = policy.encode(PROMPTS, 1.0)
     again = DeepGenPolicy.load(config(settings), "cpu", prompts=TEXTS)
     assert torch.equal(again.encode(PROMPTS, 1.0).tokens, kept.tokens)
-    assert torch.equal(kept.tokens, load().encode(PROMPTS).tokens), "and nothing is lost by it"
+    assert torch.equal(kept.tokens, load().encode(PROMPTS, 1.0).tokens), "and nothing is lost by it"
     other = DeepGenPolicy.load(config({**settings, "trainable": "dit_connector"}), "cpu")
-    assert other.encode(PROMPTS).tokens.shape[-1] == 64, "hidden states are kept apart"
+    assert other.encode(PROMPTS, 1.0).tokens.shape[-1] == 64, "hidden states are kept apart"
 
 
 def test_marks_of_the_language_model_in_a_prompt_are_refused() -> None:

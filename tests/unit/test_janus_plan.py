@@ -74,6 +74,7 @@ def test_memory_is_near_what_is_counted(folder: Path) -> None:
     """
     command = [sys.executable, "-m", "benchmarks.memory", "--family", "janus"]
     settings = ["launch={device: cpu, threads: 1}", "rollout.micro_batch_size=2"]
+    settings += ["rollout.tokens.execution=eager"]
     settings += ["rollout.kind=introspect", "rollout.introspection.answer_tokens=6"]
     words = [word for one in settings for word in ("--set", one)]
     printed = subprocess.run(
