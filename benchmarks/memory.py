@@ -126,7 +126,7 @@ def measure(config: RunConfig, world: World) -> dict[str, int]:
         config.train,
         config.launch,
         world,
-        scale_loss=config.policy.dtype == "float16",
+        dtype=config.policy.dtype,
     )
     for step in (1, 2):
         train_step(step, policy, engine, samples, with_reference, meter)
