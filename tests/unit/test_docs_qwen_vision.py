@@ -119,11 +119,12 @@ def test_every_script_has_a_counterpart(file: str) -> None:
 def test_the_run_of_the_page_is_a_plan_that_works(tmp_path: Path) -> None:
     (text,) = re.findall(r"```yaml\n(inherits.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     for file in re.findall(
-        r"(?:data/prompts|checkpoints)/(\S+)", text.replace("}", "").replace(",", "")
+        r"(?:data/prompts|checkpoints|runs/ID/baseline)/(\S+)",
+        text.replace("}", "").replace(",", ""),
     ):
         (tmp_path / file).write_text("{}")
     own = tmp_path / "mine.yaml"
-    own.write_text(re.sub(r"(data/prompts|checkpoints)/", f"{tmp_path}/", text))
+    own.write_text(re.sub(r"(data/prompts|checkpoints|runs/ID/baseline)/", f"{tmp_path}/", text))
     made = plan(recipe(str(own)))
     assert made.prompts_per_step == 8
     said = [one for one in made.warnings if not one.startswith("export.formats")]

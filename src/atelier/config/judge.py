@@ -139,12 +139,12 @@ class JudgeConfig(Placed):
     min_measured_share: Annotated[float, Field(gt=0, le=1)] = Field(
         0.5, description="Share of the measurements that must be readable, else it is missing."
     )
-    concurrency: PositiveInt = operational(8, "Calls at a time.")
+    concurrency: PositiveInt = operational(8, "Calls at a time, of each rank or service.")
     requests_per_minute: PositiveFloat | None = operational(
-        None, "Most calls a minute, evenly spaced; default: no bound."
+        None, "Most calls a minute of each rank or service, evenly spaced; default: no bound."
     )
     tokens_per_minute: PositiveFloat | None = operational(
-        None, "Most input and output tokens a minute; default: no bound."
+        None, "Most input and output tokens a minute, likewise; default: no bound."
     )
     timeout: PositiveFloat = operational(120.0, "Seconds one call may take.")
     deadline: PositiveFloat = operational(
@@ -153,7 +153,9 @@ class JudgeConfig(Placed):
     retries: NonNegativeInt = operational(5, "Times a call that failed is made again.")
     prices: PricesConfig | None = operational(None, "What tokens cost; default: not counted.")
     ledger: str | None = operational(
-        None, "JSON-lines file of calls, tokens and money; default: counted in memory only."
+        None,
+        "JSON-lines file of calls, tokens and money, required with a budget; default: counted in "
+        "memory only.",
     )
     budget: BudgetConfig | None = operational(None, "The most that may be spent; default: any.")
     cache: AnswerCacheConfig = operational(AnswerCacheConfig(), "Answers that are kept on disk.")
