@@ -94,7 +94,7 @@ def test_every_line_of_the_page_does_what_it_says(tmp_path: Path) -> None:
         assert any(f"reward/{reward}/mean" in row for row in rows), reward
     started = json.loads((run / "train/reward_services.json").read_text())
     assert started.keys() == {"yes_no", "unified_reward_think"}, "OCR was there already"
-    evaluated = {one.name for one in (run / "train/evaluation").iterdir()}
+    evaluated = {one.name for one in (run / "train/evaluation").rglob("step-*")}
     assert {"step-000002", "step-000003"} <= evaluated
     assert "Style" in walk.run(table) or "Attribute" in walk.run(table)
     walk.run(convert)
