@@ -27,7 +27,14 @@ from atelier.policies.deepgen.pretrain.trainer import Trainer, trained_parts
 from atelier.policies.deepgen.source import open_source
 from atelier.policies.deepgen.tiny.parts import AUTOENCODER, TOKENIZER, build_model
 from atelier.policies.deepgen.transformer import masked
-from atelier.policies.pretraining.snapshots import LOG, RECORD, SAMPLES, SIZE_LIMIT, check_size
+from atelier.policies.pretraining.snapshots import (
+    LOG,
+    PLACES,
+    RECORD,
+    SAMPLES,
+    SIZE_LIMIT,
+    check_size,
+)
 from atelier.policies.qwen.tiny.tokenizer import load_tokenizer
 from tests.support.pretraining import pretrain_here
 
@@ -153,6 +160,8 @@ def test_a_snapshot_is_left_at_the_end_and_promoted(trained: Path, tmp_path: Pat
     assert "| no guidance |" in text
     assert "| true renders | 1.000 | 1.000 | 1.000 | 1.000 |" in text
     assert "of another run" not in text
+    for file in (tmp_path / "asset").rglob("*config.json"):
+        assert not set(PLACES) & json.loads(file.read_text()).keys(), file
     with pytest.raises(DataError, match="no snapshot"):
         promote_snapshot(trained, tmp_path / "other", prompts=2)
 

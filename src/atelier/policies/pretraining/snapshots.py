@@ -17,6 +17,8 @@ from atelier.errors import DataError
 RECORD = "pretraining.json"  # how a model was made
 SAMPLES = "samples.png"
 LOG = "log.json"  # beside the snapshots: the curve so far
+# What diffusers and transformers note of where a part was loaded from: a place of one machine.
+PLACES = ("_name_or_path", "is_local", "local_files_only")
 SIZE_LIMIT = 5_000_000  # bytes of an asset
 
 log = logging.getLogger(__name__)
@@ -48,9 +50,19 @@ def install(snapshot: Path, target: Path, record: dict[str, Any], card: str) -> 
     """
     shutil.rmtree(target, ignore_errors=True)
     shutil.copytree(snapshot, target)
+    forget_places(target)
     write_json(target / RECORD, record)
     (target / "README.md").write_text(card)
     log.info("%s: %d bytes of at most %d", target, check_size(target), SIZE_LIMIT)
+
+
+def forget_places(folder: Path) -> None:
+    """Take PLACES out of the configurations of a model's parts."""
+    for path in sorted(folder.rglob("*config.json")):
+        said = json.loads(path.read_text())
+        kept = {name: value for name, value in said.items() if name not in PLACES}
+        if kept != said:
+            path.write_text(json.dumps(kept, indent=2) + "\n")
 
 
 def check_size(folder: Path) -> int:
