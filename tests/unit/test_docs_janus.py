@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import save_file
 
 from atelier.algorithms.advantages import EPSILON
@@ -214,19 +215,21 @@ def test_the_run_of_the_page_is_a_plan_that_works(tmp_path: Path) -> None:
     page = (repository_root() / JANUS_PAGE).read_text(encoding="utf-8")
     (text,) = re.findall(r"```yaml\n(inherits.*?)```", page, re.DOTALL)
     pairs = [{"prompt1": f"a {i}", "prompt2": f"b {i}", "image1": None} for i in range(100)]
+    pairs[1]["image1"] = "a.png"
+    Image.new("RGB", (8, 8)).save(tmp_path / "a.png")
     held = [{"category": "c", "caption1": "a 0", "caption2": "new"}]
     files = {"pairs.json": pairs, "PairComp.json": held}
     for file, content in files.items():
         (tmp_path / file).write_text(json.dumps(content))
     (tmp_path / "unpaired.txt").write_text("a dog\na cat\n")
     text = text.replace("data/prompts/", f"{tmp_path}/").replace("checkpoints/", f"{tmp_path}/")
-    (tmp_path / "janus-sft.pth").write_bytes(b"")
+    torch.save({}, tmp_path / "janus-sft.pth")
     (tmp_path / "mine.yaml").write_text(text)
     config = resolve(str(tmp_path / "mine.yaml"), (), Path(os.devnull))
     assert config.rollout.group_size == 7
     found = prompts_here(config)
     assert found is not None
-    assert (found.train, found.heldout) == (2 * 99 + 2, 2)
+    assert (found.train, found.heldout, found.with_truth) == (2 * 99 + 2, 2, 1)
     assert not [key for key, _ in rejections(config, 8)]
 
 

@@ -148,8 +148,8 @@ def test_one_bad_answer_costs_only_its_own_score(endpoint, name):
             return said(None) if call.nth == 1 else said(text(call))
 
     found = scored(name, endpoint, script)
-    if name == "unified_reward_think":  # what was answered counts, as min_answered_share allows
-        assert found == [0.0, 1.0]
+    if name == "unified_reward_think":  # one order alone is the judge's liking for a place
+        assert all(isinstance(one, Missing) and "0 of its 2" in one.reason for one in found)
         return
     (missing,) = (one for one in found if isinstance(one, Missing))
     assert "empty" in missing.reason
