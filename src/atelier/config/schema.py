@@ -750,7 +750,7 @@ class EvaluationConfig(Section):
     mmmg: MmmgSuiteConfig = MmmgSuiteConfig()
     complex_edit: ComplexEditSuiteConfig = ComplexEditSuiteConfig()
     unigenbench: UniGenBenchConfig = UniGenBenchConfig()
-    judge_deadline: PositiveFloat = operational(
+    judge_deadline: Annotated[float, Field(gt=0, le=604_800)] = operational(
         1800.0,
         "Seconds for which a suite's judge that cannot be reached is asked again; then the stage "
         "stops, resumable.",
