@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from atelier.cli.judge_rows import judge_rows
 from atelier.config.plan import Plan, plan
-from atelier.config.questions import Asked
 from atelier.config.resolve import resolve
 
 HUB = "policy.path=organisation/model"
@@ -143,7 +141,3 @@ def test_a_budget_that_the_run_would_pass_is_warned_of(tmp_path: Path) -> None:
     (warning,) = said(planned(*kept, "judges.j.budget.money=1"))
     assert warning.startswith(f"judges.j.budget.money: 1, and this run costs about {money:,.2f}")
     assert warning.endswith("it would stop before its end")
-
-
-def test_asked_is_one_question_about_one_picture_in_words() -> None:
-    assert replace(Asked(), questions=2) == Asked(2, 1, True, True)
