@@ -118,3 +118,14 @@ def test_a_mixture_has_the_test_points_of_its_data_sets() -> None:
     assert has_test_points(one, "mixture")
     only = one.model_copy(update={"datasets": {"more": one.datasets["more"]}})
     assert not has_test_points(only, "mixture")
+
+
+def test_a_mixture_of_scenes_alone_needs_no_judge(tmp_path: Path) -> None:
+    """The exact checker scores each of its prompts; a file's it cannot."""
+    suite = "evaluation.suite=unigenbench"
+    assert planned(suite).judged[-1].asker.startswith("rewards.")
+    path = tmp_path / "p.txt"
+    path.write_text("a dog\n" * 3)
+    more = f"data.datasets.more={{source: plain, path: '{path}', rewards: {{yes_no: 1}}}}"
+    with pytest.raises(PlanError, match="the exact checker scores scenes only, not mixture"):
+        planned(suite, more)

@@ -374,9 +374,43 @@ def test_settings_of_scenes_are_not_warned_of_beside_a_file() -> None:
     assert not any("data." in one for one in plan(resolve(recipe, file, Path(os.devnull))).warnings)
 
 
+def test_pairs_of_scenes_are_all_that_a_suite_of_pairs_evaluates() -> None:
+    """A third of 100 prompts: 17 pairs, 34 prompts of two images each."""
+    rewards = "rewards={ocr: null, jpeg_compressibility: {weight: 1}}"
+    scenes = ("data.scene_kind=shapes", "data.scene_pairs=0.34", "data.heldout_prompts=100")
+    found = planned(rewards, *scenes, "evaluation.suite=paircomp")
+    assert found.evaluation_images == 2 * (2 * 34 + found.evaluations * 34)
+    said = [text for text in found.warnings if text.startswith("evaluation.prompts")]
+    assert said == [
+        "evaluation.prompts: 256, but data.heldout_prompts is 100, of which 34 come in pairs "
+        "(data.scene_pairs): all of them"
+    ]
+
+
 def test_small_micro_batches_are_a_warning_not_an_error() -> None:
-    warnings = planned("rollout.micro_batch_size=4").warnings
-    assert any(text.startswith("rollout.micro_batch_size") for text in warnings)
+    def said(*overrides: str) -> bool:
+        warnings = planned("rollout.micro_batch_size=4", *overrides).warnings
+        return any(text.startswith("rollout.micro_batch_size") for text in warnings)
+
+    assert said()
+    # No size is steady there, so another one would mend nothing.
+    assert not said("policy.dtype=bfloat16")
+
+
+@pytest.mark.parametrize("recipe", recipe_names(recipes_directory()))
+def test_a_recipe_is_warned_of_only_for_what_a_machine_lacks(
+    recipe: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """With disk, keys and files to download at hand, none is warned of."""
+    monkeypatch.setattr("atelier.config.space.free_bytes", lambda _: 10**15)
+    config = resolve(recipe, (), Path(os.devnull))
+    for judge in config.judges.values():
+        if judge.token_env is not None:
+            monkeypatch.setenv(judge.token_env, "word")
+    adapter = tmp_path / "downloaded.safetensors"
+    adapter.touch()
+    here = [f"rollout.environment.adapter={adapter}"] if config.policy.family == "qwen" else []
+    assert plan(resolve(recipe, here, Path(os.devnull))).warnings == ()
 
 
 @pytest.mark.parametrize(

@@ -116,7 +116,10 @@ def test_every_script_has_a_counterpart(file: str) -> None:
     assert f"{file}`" in text
 
 
-def test_the_run_of_the_page_is_a_plan_that_works(tmp_path: Path) -> None:
+def test_the_run_of_the_page_is_a_plan_that_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "word")  # as the page says
     (text,) = re.findall(r"```yaml\n(inherits.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     for file in re.findall(
         r"(?:data/prompts|checkpoints|runs/ID/baseline)/(\S+)",

@@ -3,6 +3,7 @@ classes."""
 
 from __future__ import annotations
 
+import json
 import os
 import random
 from pathlib import Path
@@ -215,6 +216,32 @@ def test_the_memory_of_a_gpu_that_paints_has_to_fit_too() -> None:
     (line,) = [line for line in alone if "rollout.environment.gpus=4" in line]
     assert line.endswith("GiB each)")
     assert "(4 GPUs more, " in line
+
+
+def test_advice_says_what_a_gpu_that_paints_needs() -> None:
+    """Where it is the one without room, and where both have none."""
+    apart = published(*FOUR, "rollout.environment.gpus=4", "rollout.micro_batch_size=8")
+    fewer = plan(_with(apart, "rollout.environment.micro_batch_size", 4)).memory
+    assert fewer is not None
+    painter = f"of a GPU that paints {fewer.painter_peak / GIBIBYTE:.1f} GiB"
+    now = plan(apart).memory
+    assert now is not None
+    room = (fewer.painter_peak + now.painter_peak) / 2 * 1.1 / GIBIBYTE
+    (line,) = [one for one in fitting(apart, room)[1:] if "environment.micro_batch_size" in one]
+    assert line.startswith("  fits with")
+    assert line.endswith(f": {fewer.peak / GIBIBYTE:.1f} GiB, {painter}")
+    lower = fitting(apart, 5)
+    assert any("lower with  --set rollout.environment.micro_batch_size=1:" in one for one in lower)
+
+
+def _with(config: RunConfig, key: str, value: int) -> RunConfig:
+    *path, name = key.split(".")
+    values = config.model_dump(mode="json")
+    section = values
+    for part in path:
+        section = section[part]
+    section[name] = value
+    return RunConfig.model_validate_json(json.dumps(values))
 
 
 def test_what_makes_it_fit() -> None:

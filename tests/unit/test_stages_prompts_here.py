@@ -20,6 +20,7 @@ from atelier.config.schema import DataConfig, RunConfig
 from atelier.data.scene_tables import scene_tables
 from atelier.errors import DataError, PlanError
 from atelier.stages import prepare as stages_prepare
+from atelier.stages.prompts_here import planned as with_prompts
 from atelier.stages.prompts_here import prompt_warnings, prompts_here
 from atelier.stages.run_file import check_opening
 from atelier.tracking.run_directory import RunDirectory
@@ -136,6 +137,20 @@ def test_held_out_prompts_without_test_points_are_counted(tmp_path: Path) -> Non
         "evaluation.prompts: 256, but only 2 prompts that unigenbench can use are held out" in said
     )
     assert not any("periodic_prompts" in one for one in said)
+
+
+def test_no_more_images_are_evaluated_than_prompts_are_held_out(tmp_path: Path) -> None:
+    """Of five prompts two can be used, with four images each; so are their questions counted."""
+    settings = [*of_two_kinds(tmp_path), *SUITE, "judges.j={model: m, placement: in_process}"]
+    settings += ["evaluation.unigenbench.ask=each"]
+    made, found = with_prompts(resolve("tiny/flow-grpo-fast", settings, Path(os.devnull)))
+    assert found is not None
+    assert made.evaluations
+    assert made.evaluation_images == 4 * 2 * (2 + made.evaluations)
+    assert made.evaluation_judge_calls == 3 * made.evaluation_images
+    code, said = planned(tmp_path / "train.txt", *settings)
+    assert code == 0
+    assert f"images evaluated {made.evaluation_images}" in " ".join(said.split())
 
 
 def of_two_kinds(folder: Path) -> list[str]:

@@ -13,7 +13,6 @@ from atelier.config.device_batch import device_batch_overrides
 from atelier.config.digest import stage_digest
 from atelier.config.memory_advice import fitting
 from atelier.config.paths import repository_root
-from atelier.config.plan import plan as plan_run
 from atelier.config.recipes import recipe_names, recipe_summary, recipes_directory
 from atelier.config.reference import reference
 from atelier.config.resolve import resolve
@@ -105,7 +104,7 @@ def plan(
     A run that cannot work is refused with every reason (exit code 3). Prompt files that are here
     are read.
     """
-    from atelier.stages.prompts_here import prompt_warnings, prompts_here
+    from atelier.stages.prompts_here import planned, prompt_warnings
 
     variables = variables_taken(with_variables)
     config = resolve(recipe, overrides, params_file, variables=variables)
@@ -115,12 +114,11 @@ def plan(
         found = device_batch_overrides(config, per_device, accumulation or 1)
         click.echo(" ".join(f"--set {one}" for one in found))
         config = resolve(recipe, (*overrides, *found), params_file, variables=variables)
-    planned = plan_run(config)
-    prompts = prompts_here(config)
-    click.echo(plan_table(planned, prompts))
+    made, prompts = planned(config)
+    click.echo(plan_table(made, prompts))
     if gpu_gib is not None:
         click.echo("\n".join(fitting(config, gpu_gib)))
-    for warning in (*planned.warnings, *(prompt_warnings(config, prompts) if prompts else ())):
+    for warning in (*made.warnings, *(prompt_warnings(config, prompts) if prompts else ())):
         click.echo(f"warning: {warning}", err=True)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from atelier.cli.judge_rows import Row, judge_rows
 from atelier.config.plan import Plan
 from atelier.disk import amount
 
@@ -12,9 +13,6 @@ if TYPE_CHECKING:
     from atelier.retention.removals import Removal
     from atelier.retention.survey import SurveyedRun
     from atelier.stages.prompts_here import PromptsHere
-
-Row = tuple[str, str, str]
-"""Name, number and remark."""
 
 
 def plan_table(plan: Plan, prompts: PromptsHere | None = None) -> str:
@@ -41,12 +39,12 @@ def plan_table(plan: Plan, prompts: PromptsHere | None = None) -> str:
         ("updates", f"{plan.updates:,}", ""),
         ("images rolled out", f"{plan.images:,}", "at most" if plan.images_a_sample > 1 else ""),
         ("scores", f"{plan.reward_calls:,}", "one an image and reward"),
-        ("judge calls", f"{plan.judge_calls:,}", "without repairs and cache"),
         (
             "images evaluated",
             f"{plan.evaluation_images:,}",
             f"baseline, {plan.evaluations} periodic, final",
         ),
+        *judge_rows(plan),
         *_pass_rows(plan),
         *_memory_rows(plan),
         *((f"runs on: {who}", where, remark) for who, where, remark in plan.placement),

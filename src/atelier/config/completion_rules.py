@@ -9,6 +9,7 @@ from atelier.config.paths import from_root, is_file
 from atelier.config.qwen import TEXT_WINDOW
 from atelier.config.sampler import LORA_RANKS
 from atelier.config.schema import RunConfig
+from atelier.config.suite_data import usable_heldout
 
 Rejections = Iterator[tuple[str, str]]
 
@@ -132,7 +133,8 @@ def _shuffling_rejections(config: RunConfig) -> Rejections:
     counts = {evaluation.prompts}
     if config.train.evaluate_every:
         counts.add(evaluation.periodic_prompts)
-    for count in sorted({min(one, config.data.most_heldout_prompts) for one in counts}):
+    heldout = usable_heldout(config.data, evaluation.suite)
+    for count in sorted({min(one, heldout) for one in counts}):
         rows = [row // evaluation.images_of_a_prompt for row in _rows(count, config)]
         starts = [*range(0, len(rows), evaluation.micro_batch_size), len(rows)]
         if any(len({*rows[start:end]}) < 2 for start, end in pairwise(starts)):

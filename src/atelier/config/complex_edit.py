@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from atelier.config.questions import PromptQuestion
+from atelier.config.questions import Asked, PromptQuestion
 from atelier.config.sections import Section
 
 Licence = Literal["cc-by-nc-4.0"]
@@ -28,3 +28,8 @@ class ComplexEditMeasure(Section):
         description="Asked about the edited image alone, for perceptual quality (PQ). Default: "
         "Atelier's rubric, which does not name the instruction.",
     )
+
+    @property
+    def asked(self) -> Asked:
+        """About one edited image: once beside its source, once alone."""
+        return Asked(questions=2, pictures=1.5)

@@ -82,10 +82,12 @@ def _verdict(memory: Memory, room: Room) -> str:
 
 
 def _is_lower(found: Memory, now: Memory, room: Room) -> bool:
-    """Whether what has no room becomes less."""
-    if Room(room.rank, math.inf).fits(now):
-        return found.painter_peak < now.painter_peak
-    return found.peak < now.peak
+    """Whether a GPU that has no room needs less: a rank's, or one that paints."""
+    is_short = not Room(room.rank, math.inf).fits(now)
+    paints_short = not Room(math.inf, room.painter).fits(now)
+    return (is_short and found.peak < now.peak) or (
+        paints_short and found.painter_peak < now.painter_peak
+    )
 
 
 def _first_of_each(found: Sequence[tuple[Settings, Memory]]) -> list[tuple[Settings, Memory]]:
@@ -171,7 +173,9 @@ def _line(verdict: str, settings: Settings, memory: Memory, config: RunConfig) -
     """As it is typed."""
     typed = " ".join(f"--set {key}={str(value).lower()}" for key, value in settings.items())
     other = " (an adapter is trained, and not the whole)" if "policy.trainable" in settings else ""
+    painter = f"{memory.painter_peak / GIBIBYTE:.1f} GiB"
     if _PAINTING in settings:
-        more = settings[_PAINTING] - painting_gpus(config)
-        other += f" ({more} GPUs more, {memory.painter_peak / GIBIBYTE:.1f} GiB each)"
+        other += f" ({settings[_PAINTING] - painting_gpus(config)} GPUs more, {painter} each)"
+    elif memory.painter:
+        other = f", of a GPU that paints {painter}{other}"
     return f"  {verdict:<10}  {typed}: {memory.peak / GIBIBYTE:.1f} GiB{other}"

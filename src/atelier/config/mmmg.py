@@ -7,8 +7,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from atelier.config.questions import Asked
 from atelier.config.regions import RegionsConfig
 from atelier.config.sections import Section
+
+_PARTS = 10  # elements and dependencies of a graph, about as many
 
 
 class MmmgMeasure(Section):
@@ -33,6 +36,13 @@ class MmmgMeasure(Section):
     regions: RegionsConfig = Field(
         RegionsConfig(), description="How regions are counted, for readability."
     )
+
+    @property
+    def asked(self) -> Asked:
+        """About one picture."""
+        if self.ask == "together":
+            return Asked()
+        return Asked(_PARTS, in_words=False, is_exact=False)
 
     def region_conflicts(self) -> Iterator[tuple[str, str]]:
         """Key, relative to the section, and problem of how regions are counted."""

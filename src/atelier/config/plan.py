@@ -6,14 +6,21 @@ work is refused with the names of the fields that make it so, all of them at onc
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from atelier.config.access_tokens import access_token_warnings
 from atelier.config.completion_rules import completion_warnings
 from atelier.config.facts.known_janus import IMAGE_TOKENS
 from atelier.config.facts.read import Facts, known_facts, read_model_facts, source
 from atelier.config.facts.sd3 import SD3Facts
+from atelier.config.judge_work import (
+    Cost,
+    JudgeWork,
+    budget_warnings,
+    judge_costs,
+    judge_work,
+)
 from atelier.config.judged import judge_warnings
 from atelier.config.memory.estimate import Memory, estimate
 from atelier.config.memory.prompts import prompt_warnings
@@ -22,18 +29,19 @@ from atelier.config.objective_rules import objective_warnings
 from atelier.config.placement import placement_rows, placement_warnings
 from atelier.config.policy_rules import policy_warnings
 from atelier.config.rejections import rejections, rewards_in_use
-from atelier.config.rewards import JudgedSection
 from atelier.config.schema import LOOPBACK, RunConfig
 from atelier.config.sft_rules import sft_warnings
 from atelier.config.space import space_warnings
+from atelier.config.suite_data import usable_heldout
 from atelier.config.suite_rules import suite_warnings
 from atelier.config.token_rules import token_warnings
 from atelier.config.without_effect import without_effect
 from atelier.config.work import work
 from atelier.errors import ConfigError, PlanError
 
-# Below this, results depend on the micro-batch in the last bits, and OCR and JPEG rewards are
-# steps: one flipped pixel can change a score (spec platform 14).
+# Below this, results in float32 depend on the micro-batch in the last bits, and OCR and JPEG
+# rewards are steps: one flipped pixel can change a score (spec platform 14). In 16 bits none is
+# large enough.
 SMALLEST_STEADY_MICRO_BATCH = 8
 
 SMALLEST_PUBLISHED_GROUP = 7  # FocusDiff's (spec janus 2)
@@ -65,9 +73,10 @@ class Plan:
     updates: int
     images: int  # sampled to train on; at most
     reward_calls: int  # scores asked for: images x rewards; at most, where groups are resampled
-    judge_calls: int  # to judges for them, without repairs and cache; at most, likewise
     evaluations: int  # periodic ones
     evaluation_images: int  # baseline, periodic, final
+    judged: tuple[JudgeWork, ...]  # what judges are asked for scores and evaluations
+    judge_costs: tuple[tuple[str, Cost], ...]  # by judge
     rollout_passes: int  # through the model, or token steps; at most
     replay_passes: int  # over what was rolled out, with gradients and without
     evaluation_passes: int  # through the model, or token steps
@@ -78,12 +87,29 @@ class Plan:
     model_is_here: bool  # or the memory is that of the published model
     warnings: tuple[str, ...]
 
+    @property
+    def judge_calls(self) -> int:
+        """To judges for the scores, without repairs and cache; at most, likewise."""
+        return sum(one.calls for one in self.judged if not one.evaluates)
 
-def plan(config: RunConfig, world_size: int | None = None) -> Plan:
+    @property
+    def evaluation_judge_calls(self) -> int:
+        """To the suite's judge, without repairs and cache."""
+        return sum(one.calls for one in self.judged if one.evaluates)
+
+
+def plan(config: RunConfig, world_size: int | None = None, heldout: int | None = None) -> Plan:
     """Derive every batch number of a run.
 
-    `world_size` replaces launch.ranks where the trainer knows better. Reads the headers of
-    the model's files and imports no torch. Raises PlanError listing every rejection.
+    Reads the headers of the model's files and imports no torch.
+
+    Args:
+        world_size: replaces launch.ranks where the trainer knows better.
+        heldout: held-out prompts that the suite can use, where the prompt files were counted;
+            default: as many as are asked for.
+
+    Raises:
+        PlanError: it cannot work; every rejection is listed.
     """
     ranks = world_size or config.launch.ranks
     refused = list(rejections(config, ranks))
@@ -98,10 +124,12 @@ def plan(config: RunConfig, world_size: int | None = None) -> Plan:
     if refused:
         reasons = [f"{field}: {reason}" for field, reason in refused]
         raise PlanError("\n  ".join(["this plan cannot work:", *reasons]))
-    return _derive(config, ranks, facts, here is not None)
+    most = usable_heldout(config.data, config.evaluation.suite)
+    there = most if heldout is None else min(heldout, most)
+    return _derive(config, ranks, facts, here is not None, there)
 
 
-def _derive(config: RunConfig, ranks: int, facts: Facts | None, here: bool) -> Plan:
+def _derive(config: RunConfig, ranks: int, facts: Facts | None, here: bool, heldout: int) -> Plan:
     rollout, train, evaluation = config.rollout, config.train, config.evaluation
     samples_per_step = train.prompts_per_step * rollout.group_size
     micro_batches = samples_per_step // rollout.micro_batch_size
@@ -110,10 +138,10 @@ def _derive(config: RunConfig, ranks: int, facts: Facts | None, here: bool) -> P
     sampled = samples * (1 + train.resample_rounds)
     scored = sampled * each.images
     evaluations = train.steps // train.evaluate_every if train.evaluate_every else 0
-    heldout = config.data.most_heldout_prompts
     evaluated = 2 * min(evaluation.prompts, heldout)
     evaluated += evaluations * min(evaluation.periodic_prompts, heldout)
     evaluated *= evaluation.images_of_a_prompt
+    judged = judge_work(config, scored, evaluated)
     actions = each.actions
     return Plan(
         prompts_per_step=train.prompts_per_step,
@@ -131,9 +159,10 @@ def _derive(config: RunConfig, ranks: int, facts: Facts | None, here: bool) -> P
         updates=train.updates,
         images=samples * each.images,
         reward_calls=scored * len(rewards_in_use(config.rewards)),
-        judge_calls=round(scored * sum(_questions_an_image(config))),
         evaluations=evaluations,
         evaluation_images=evaluated,
+        judged=judged,
+        judge_costs=tuple(judge_costs(config, judged)),
         rollout_passes=sampled * each.rollout,
         replay_passes=samples * _replays(config) * each.replay,
         evaluation_passes=evaluated * each.evaluation,
@@ -144,7 +173,10 @@ def _derive(config: RunConfig, ranks: int, facts: Facts | None, here: bool) -> P
         else None,
         placement=tuple(placement_rows(config)),
         model_is_here=here,
-        warnings=tuple(f"{field}: {text}" for field, text in _warnings(config, ranks, facts)),
+        warnings=tuple(
+            f"{field}: {text}"
+            for field, text in (*_warnings(config, facts), *budget_warnings(config, judged))
+        ),
     )
 
 
@@ -163,17 +195,10 @@ def _pictures(config: RunConfig) -> int:
     return updates * sft.pictures_per_update if sft.enabled else 0
 
 
-def _questions_an_image(config: RunConfig) -> Iterator[float]:
-    for section in config.rewards.sections().values():
-        if isinstance(section, JudgedSection):
-            questions = section.questions_an_image(config.rollout.group_size)
-            judge = config.judges[section.judge]
-            yield questions * math.ceil(judge.measurements / judge.choices)
-
-
-def _warnings(config: RunConfig, ranks: int, facts: Facts | None) -> Iterator[tuple[str, str]]:
+def _warnings(config: RunConfig, facts: Facts | None) -> Iterator[tuple[str, str]]:
     rollout, train = config.rollout, config.train
-    if rollout.micro_batch_size < SMALLEST_STEADY_MICRO_BATCH:
+    is_steady = rollout.micro_batch_size >= SMALLEST_STEADY_MICRO_BATCH
+    if config.policy.dtype == "float32" and not is_steady:
         yield (
             "rollout.micro_batch_size",
             f"below {SMALLEST_STEADY_MICRO_BATCH} the last bits depend on it, "
@@ -192,6 +217,7 @@ def _warnings(config: RunConfig, ranks: int, facts: Facts | None) -> Iterator[tu
     yield from without_effect(config)
     yield from suite_warnings(config)
     yield from judge_warnings(config.rewards)
+    yield from access_token_warnings(config)
     yield from placement_warnings(config)
     yield from objective_warnings(config)
     yield from completion_warnings(config)

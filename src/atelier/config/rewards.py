@@ -14,7 +14,7 @@ from pydantic import Field, JsonValue
 from atelier.config.complex_edit import ComplexEditMeasure
 from atelier.config.mmmg import MmmgMeasure
 from atelier.config.patterns import pattern_problem
-from atelier.config.questions import PromptQuestion
+from atelier.config.questions import Asked, PromptQuestion
 from atelier.config.regions import RegionsConfig
 from atelier.config.sections import (
     Factor,
@@ -31,6 +31,7 @@ RewardName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,39}$")]
 FunctionName = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$")]
 Weight = Annotated[float, Field(ge=-1e6, le=1e6, allow_inf_nan=False)]
 Gate = Literal["none", "product", "min"]
+_FACTS = 4  # of an edit that are asked about, about as many
 # The question that any prompt can be put into.
 SHOWS = "Does this image show {prompt}? Answer yes or no."
 
@@ -61,13 +62,13 @@ class JudgedSection(RewardSection):
 
     judge: str = Field(min_length=1, description="Which of `judges` is asked.")
 
-    def needs_words(self) -> bool:
-        """Whether the judge has to say something; false where yes or no is enough."""
-        return True
+    def asked_of_an_image(self, group_size: int) -> Asked:
+        """What the judge is asked for an image's score.
 
-    def questions_an_image(self, group_size: int) -> float:
-        """How often the judge is asked for an image's score, at one measurement."""
-        return 1
+        Args:
+            group_size: images that it is compared with, itself among them.
+        """
+        return Asked()
 
 
 class CustomRewardConfig(RewardSection):
@@ -99,11 +100,8 @@ class YesNoConfig(JudgedSection):
         False, description="The edited (source) image is shown first, as image 1."
     )
 
-    def needs_words(self) -> bool:
-        return False
-
-    def questions_an_image(self, group_size: int) -> float:
-        return len(self.questions)
+    def asked_of_an_image(self, group_size: int) -> Asked:
+        return Asked(len(self.questions), pictures=1 + self.show_source, in_words=False)
 
 
 class VlmOcrConfig(JudgedSection):
@@ -163,13 +161,10 @@ class UnifiedRewardThinkConfig(JudgedSection):
     def needs_whole_groups(self) -> bool:
         return True
 
-    def needs_words(self) -> bool:
-        return self.form == "verdict"
-
-    def questions_an_image(self, group_size: int) -> float:
+    def asked_of_an_image(self, group_size: int) -> Asked:
         if self.form == "p_yes":
-            return 1
-        return (group_size - 1) * (1.0 if self.both_orders else 0.5)
+            return Asked(in_words=False)
+        return Asked((group_size - 1) * (1.0 if self.both_orders else 0.5), pictures=2)
 
 
 class ComplexEditConfig(JudgedSection, ComplexEditMeasure):
@@ -191,8 +186,8 @@ class ComplexEditConfig(JudgedSection, ComplexEditMeasure):
         if not self.if_weight + self.ip_weight + self.pq_weight:
             yield "if_weight", "all three weights are 0, so every score would be 0"
 
-    def questions_an_image(self, group_size: int) -> float:
-        return 2
+    def asked_of_an_image(self, group_size: int) -> Asked:
+        return self.asked
 
 
 class EditQuestions(Section):
@@ -217,6 +212,13 @@ class EditQuestions(Section):
         description="{prompt} is the instruction.",
     )
 
+    @property
+    def asked(self) -> Asked:
+        """About one edited image; how many facts there are, its prompt says."""
+        if self.about == "instruction":
+            return Asked(questions=2, pictures=2, in_words=False)
+        return Asked(questions=_FACTS, in_words=False, is_exact=False)
+
 
 class EditYesNoConfig(JudgedSection, EditQuestions):
     """P(yes) of a judge to whether an edit follows its instruction, and keeps the rest (spec janus
@@ -235,11 +237,8 @@ class EditYesNoConfig(JudgedSection, EditQuestions):
         if not self.following_weight + self.preserving_weight:
             yield "following_weight", "both weights are 0, so every score would be 0"
 
-    def needs_words(self) -> bool:
-        return False
-
-    def questions_an_image(self, group_size: int) -> float:
-        return 2 if self.about == "instruction" else 4  # about as many
+    def asked_of_an_image(self, group_size: int) -> Asked:
+        return self.asked
 
 
 class SceneEditConfig(RewardSection):
@@ -268,11 +267,8 @@ class MmmgConfig(JudgedSection, MmmgMeasure):
         yield from super().conflicts()
         yield from self.region_conflicts()
 
-    def needs_words(self) -> bool:
-        return self.ask == "together"
-
-    def questions_an_image(self, group_size: int) -> float:
-        return 1 if self.ask == "together" else 10  # about as many
+    def asked_of_an_image(self, group_size: int) -> Asked:
+        return self.asked
 
 
 class SceneGraphConfig(RewardSection):

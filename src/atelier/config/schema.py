@@ -30,7 +30,7 @@ from atelier.config.mmmg import MmmgMeasure
 from atelier.config.objective import LossMean, RatioLevel, SapoConfig, Surrogate
 from atelier.config.policy_parts import Dtype, TextConfig, VaeConfig
 from atelier.config.prompt_files import PromptFormat, PromptSource
-from atelier.config.questions import PromptQuestion
+from atelier.config.questions import Asked, PromptQuestion
 from atelier.config.qwen import ConditioningConfig, EnvironmentConfig
 from atelier.config.rewards import SHOWS, EditQuestions, OcrConfig, RewardsConfig
 from atelier.config.sampler import SamplerConfig
@@ -58,6 +58,7 @@ SuiteName = Literal[
 LOOPBACK = "127.0.0.1"
 BehaviourSchedule = Literal["follow", "ramp", "late_ramp"]
 _IMAGES_OF_A_PROMPT = {"paircomp": 2, "unigenbench": 4}  # as published
+_TEST_POINTS = 3  # of a prompt, about as many: 1 813 of the 600 short ones that are published
 WindowStrategy = Literal["all", "fast", "random", "fraction", "progressive", "decay", "exp_decay"]
 
 
@@ -636,6 +637,11 @@ class YesNoSuiteConfig(Section):
         description="What it is asked, for P(yes); {prompt} is the image's.",
     )
 
+    @property
+    def asked(self) -> Asked:
+        """About one image."""
+        return Asked(in_words=False)
+
 
 class PairCompConfig(Section):
     """Suite paircomp: pairs of captions that differ in one thing (spec janus 7)."""
@@ -650,6 +656,11 @@ class PairCompConfig(Section):
         min_length=1,
         description="What it is asked, for P(yes); {prompt} is the image's own caption.",
     )
+
+    @property
+    def asked(self) -> Asked:
+        """About one image."""
+        return Asked(in_words=False)
 
 
 class EditingConfig(EditQuestions):
@@ -713,6 +724,13 @@ class UniGenBenchConfig(Section):
         "{description} are put in.",
     )
 
+    @property
+    def asked(self) -> Asked:
+        """About one image."""
+        if self.ask == "together":
+            return Asked()
+        return Asked(_TEST_POINTS, in_words=False, is_exact=False)
+
 
 class EvaluationConfig(Section):
     """Held-out evaluation, before, during and after training."""
@@ -767,6 +785,11 @@ class EvaluationConfig(Section):
     def judge(self) -> str | None:
         """Which of `judges` the suite asks; None where it asks none."""
         return self.judges_of_suites.get(self.suite)
+
+    def asked_by(self, suite: str) -> Asked:
+        """What a suite that may ask a judge asks it about one image."""
+        asked: Asked = getattr(self, suite).asked
+        return asked
 
     @property
     def judges_of_suites(self) -> dict[str, str | None]:

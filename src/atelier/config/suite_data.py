@@ -24,6 +24,19 @@ def has_pairs(data: DataConfig, source: str) -> bool:
     return data.scene_pairs > 0 if source == "scenes" else source in PAIR_SOURCES
 
 
+def scene_pairs(share: float, prompts: int) -> int:
+    """Pairs among so many prompts of scenes, `share` of which come in pairs (data.scene_pairs)."""
+    return min(round(share * prompts / 2), prompts // 2)
+
+
+def usable_heldout(data: DataConfig, suite: str) -> int:
+    """Held-out prompts that a suite can use, at most; files are believed to have as many as are
+    asked for, each of use."""
+    most = data.most_heldout_prompts
+    is_of_scenes = heldout_format(data) == "scenes"
+    return 2 * scene_pairs(data.scene_pairs, most) if suite == "paircomp" and is_of_scenes else most
+
+
 def has_graphs(data: DataConfig, source: str) -> bool:
     """Whether prompts of a source have knowledge graphs."""
     return data.scene_task == "graph" if source == "scenes" else source == "mmmg"
@@ -146,6 +159,14 @@ def _asks_for_scenes(data: DataConfig, heldout: str) -> bool:
     if heldout == "mixture":
         return all(one.source == "scenes" for one in data.datasets.values())
     return heldout == "scenes" and data.scene_task == "draw"
+
+
+def are_scenes(data: DataConfig, heldout: str) -> bool:
+    """Whether every held-out prompt of a source is of a scene, so that the exact checker can score
+    it."""
+    if heldout == "mixture":
+        return all(heldout_format(one) == "scenes" for one in data.parts().values())
+    return heldout == "scenes"
 
 
 def _lacks_target(data: DataConfig, heldout: str) -> bool:

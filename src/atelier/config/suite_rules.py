@@ -13,10 +13,12 @@ from atelier.config.rewards import JudgedSection
 from atelier.config.suite_data import (
     LICENSED,
     MISFITS,
+    are_scenes,
     data_has_words,
     has_pairs,
     heldout_format,
     suite_for,
+    usable_heldout,
 )
 from atelier.legible import alike
 
@@ -112,10 +114,9 @@ def suite_conflicts(evaluation: EvaluationConfig, judges: Mapping[str, JudgeConf
 
 def _wordless_conflicts(evaluation: EvaluationConfig, suite: str, name: str) -> Problems:
     """A judge that says yes or no only, in a suite that needs lists or marks."""
-    ways = {"mmmg": evaluation.mmmg.ask, "unigenbench": evaluation.unigenbench.ask}
-    in_lists = ways.get(suite) == "together"
-    if suite == "complex_edit" or in_lists:
-        or_each = f", or evaluation.{suite}.ask to each" if in_lists else ""
+    if evaluation.asked_by(suite).in_words:
+        may_each = suite in ("mmmg", "unigenbench")
+        or_each = f", or evaluation.{suite}.ask to each" if may_each else ""
         yield (
             f"evaluation.{suite}.judge",
             f"{name} is in_process and answers yes or no only; this suite needs words: set "
@@ -152,7 +153,7 @@ def _missing_judge(config: RunConfig, heldout: str) -> Problems:
         return
     if suite == "yes_no":
         yield "evaluation.yes_no.judge", f"is required: {declared}"
-    elif heldout != "scenes":
+    elif not are_scenes(config.data, heldout):
         yield (
             f"evaluation.{suite}.judge",
             f"is required: the exact checker scores scenes only, not {heldout}; {declared}",
@@ -185,10 +186,10 @@ def suite_warnings(config: RunConfig) -> Problems:
             "benchmark, not even on pictures that were held out",
         )
     yield from _mixture_warnings(config)
+    there = usable_heldout(config.data, config.evaluation.suite)
     for name in ("prompts", "periodic_prompts"):
-        asked, there = getattr(config.evaluation, name), config.data.most_heldout_prompts
-        if asked > there:
-            yield f"evaluation.{name}", f"{asked}, but data.heldout_prompts is {there}: all of them"
+        if (asked := getattr(config.evaluation, name)) > there:
+            yield f"evaluation.{name}", f"{asked}, but {_heldout(config.data, there)}: all of them"
     if config.evaluation.suite == "ocr" and not data_has_words(config.data):
         yield (
             "evaluation.suite",
@@ -201,6 +202,13 @@ def suite_warnings(config: RunConfig) -> Problems:
             f"{config.evaluation.judge} is the judge that is trained on, or the same model: its "
             "scores rise whatever is learned, and the report says so in red; name another",
         )
+
+
+def _heldout(data: DataConfig, there: int) -> str:
+    """How many of the held-out prompts are of use."""
+    most = data.most_heldout_prompts
+    words = f"data.heldout_prompts is {most}"
+    return words if there == most else f"{words}, of which {there} come in pairs (data.scene_pairs)"
 
 
 def _mixture_warnings(config: RunConfig) -> Problems:

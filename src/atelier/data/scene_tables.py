@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, Literal, Protocol
 
+from atelier.config.suite_data import scene_pairs
 from atelier.data.compound_edits import compound_edit
 from atelier.data.edit_rows import compound_prompt, edit_prompt
 from atelier.data.edits import edit
@@ -89,7 +90,7 @@ def scene_table(config: ScenesConfig, split: Split) -> PromptSet:
         TooFewScenes: there are not so many different prompts.
     """
     wanted = config.train_prompts if split == "train" else config.heldout_prompts
-    pairs = min(round(config.scene_pairs * wanted / 2), wanted // 2)
+    pairs = scene_pairs(config.scene_pairs, wanted)
     seen: set[str] = set()
     found: list[Prompt] = []
 

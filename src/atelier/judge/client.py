@@ -8,7 +8,6 @@ that cannot be read goes back to the judge once, and only what no question could
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 import time
 from collections.abc import Awaitable, Iterable, Sequence
@@ -16,6 +15,7 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
 from typing import Self, TypeVar
 
+from atelier.config.access_tokens import access_token
 from atelier.config.judge import JudgeConfig
 from atelier.errors import ConfigError, Stopped
 from atelier.event_loop import Closed, EventLoop, Forked
@@ -315,8 +315,8 @@ def token_of(name: str | None, key: str) -> str | None:
     """
     if name is None:
         return None
-    token = os.environ.get(name, "").strip()
-    if not token:
+    token = access_token(name)
+    if token is None:
         raise ConfigError(f"{key}.token_env: {name} is not set in the environment, or is empty")
     if not (token.isascii() and token.isprintable()) or " " in token:
         raise ConfigError(f"{key}.token_env: what {name} holds is no token: one printable word")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from atelier.config.paths import from_root, is_file, repository_root
+from atelier.config.plan import Plan, plan
 from atelier.config.prompt_files import named_files
 from atelier.config.schema import DataConfig, RunConfig
 from atelier.config.sft_rules import picture_files
@@ -95,6 +96,18 @@ def prompts_here(config: RunConfig) -> PromptsHere | None:
         without_target=_without_target(data, splits.train),
         with_truth=_with_truth(config, splits.train),
     )
+
+
+def planned(config: RunConfig) -> tuple[Plan, PromptsHere | None]:
+    """The plan of a run with as many held-out prompts as there are, and what its prompt files hold.
+
+    Raises:
+        DataError, ConfigError, PlanError: as `plan` and `prompts_here`.
+    """
+    made, prompts = plan(config), prompts_here(config)
+    if prompts is None:
+        return made, None
+    return plan(config, heldout=prompts.heldout - prompts.unusable), prompts
 
 
 def _require_pictures(config: RunConfig) -> None:

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 
+from atelier.config.judged import judges_asked_here
 from atelier.config.placement import SAMPLER
-from atelier.config.rewards import JudgedSection
 from atelier.config.schema import RunConfig
 from atelier.errors import Stopped
 
@@ -84,15 +84,9 @@ def _rewards(config: RunConfig, opened: ExitStack) -> Iterator[_Remote]:
 
 def _judges(config: RunConfig, rewards: bool) -> Iterator[_Remote]:
     """Those that this machine asks: a remote reward's judge is its service's own business."""
-    asked = {config.evaluation.judge}
-    if rewards:
-        asked |= {
-            one.judge
-            for one in config.rewards.sections().values()
-            if isinstance(one, JudgedSection) and one.placement != "remote"
-        }
-    for name, judge in config.judges.items():
-        if name in asked and judge.placement == "remote" and judge.first_answer:
+    for name in judges_asked_here(config, rewards):
+        judge = config.judges[name]
+        if judge.placement == "remote" and judge.first_answer:
             key = f"judges.{name}"
             yield _endpoints(key, judge.urls, judge.token_env, judge.first_answer)
 

@@ -19,7 +19,7 @@ from atelier.disk import stopped_when_full
 from atelier.errors import DataError
 from atelier.stages.find_run import find_run
 from atelier.stages.nodes.first import require_first_node
-from atelier.stages.prompts_here import prompt_warnings, prompts_here
+from atelier.stages.prompts_here import planned, prompt_warnings, prompts_here
 from atelier.tracking.run_directory import (
     FORMAT,
     STAGES,
@@ -144,9 +144,8 @@ def plan_warnings(config: RunConfig) -> list[str]:
     Raises:
         DataError, PlanError: the run cannot work, or its prompts cannot be read.
     """
-    warnings = list(plan(config).warnings)
-    prompts = prompts_here(config)
-    return [*warnings, *(prompt_warnings(config, prompts) if prompts else ())]
+    made, prompts = planned(config)
+    return [*made.warnings, *(prompt_warnings(config, prompts) if prompts else ())]
 
 
 def check_opening(

@@ -1,0 +1,164 @@
+"""What judges are asked in a whole run, and what that may cost, before anything starts.
+
+Calls are counted without repairs, and as if no cache had an answer. Tokens are not known before a
+judge has answered, so money rests on assumptions, each a constant here, which the plan repeats.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from atelier.config.judge import JudgeConfig
+from atelier.config.questions import Asked
+from atelier.config.rewards import JudgedSection
+from atelier.config.schema import RunConfig
+
+PICTURE_TOKENS = 1000  # of 1024 x 1024 pixels: 765 to GPT-4o, 1 369 to Qwen2.5-VL
+SMALL_PICTURE_TOKENS = 85  # with image_detail: low
+QUESTION_TOKENS = 500
+WORDS_TOKENS = 500  # of an answer in words; one that is thought about takes thousands
+_LIMITS = ("max_completion_tokens", "max_tokens")
+_MILLION = 1e6
+
+
+@dataclass(frozen=True)
+class JudgeWork:
+    """What one key of the configuration has one judge asked in a whole run.
+
+    Attributes:
+        asker: the key, such as rewards.mmmg or evaluation.mmmg.
+        judge: its name in `judges`.
+        asked: about one image.
+        questions: about all images, at one measurement.
+        calls: for them, with all measurements; at most, where groups are resampled.
+    """
+
+    asker: str
+    judge: str
+    asked: Asked
+    questions: float
+    calls: int
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether held-out images are asked about, and none that is trained on."""
+        return self.asker.startswith("evaluation.")
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a judge's calls may cost, in the currency of its prices.
+
+    Attributes:
+        money: with the tokens that are assumed; None without prices.
+        input, output: tokens of a call that are assumed, on average.
+        most: money where every answer is as long as may be; None where nothing says how long.
+        limit: tokens of an answer at most, likewise.
+    """
+
+    money: float | None
+    input: float
+    output: float
+    most: float | None
+    limit: int | None
+
+
+def judge_work(config: RunConfig, scored: int, evaluated: int) -> tuple[JudgeWork, ...]:
+    """What every reward and the suite ask.
+
+    Args:
+        scored: images that rewards are asked about.
+        evaluated: images of all evaluations.
+    """
+    return tuple(
+        JudgeWork(
+            asker,
+            judge,
+            asked,
+            questions=images * asked.questions,
+            calls=round(images * asked.questions * _calls_a_question(config.judges[judge])),
+        )
+        for asker, judge, asked, images in _askers(config, scored, evaluated)
+    )
+
+
+def judge_costs(config: RunConfig, works: Sequence[JudgeWork]) -> Iterator[tuple[str, Cost]]:
+    """What each judge that is asked may cost; not those that the run starts itself and that have no
+    prices."""
+    for name, judge in config.judges.items():
+        own = [one for one in works if one.judge == name and one.calls]
+        if own and (judge.prices is not None or judge.placement == "remote"):
+            yield name, _cost(judge, own)
+
+
+def budget_warnings(config: RunConfig, works: Sequence[JudgeWork]) -> Iterator[tuple[str, str]]:
+    """Key and warning of budgets that a run of this plan would pass."""
+    for name, judge in config.judges.items():
+        own = [one for one in works if one.judge == name]
+        if judge.budget is None or not own:
+            continue
+        stops = judge.budget.exceeded == "stop"
+        then = "it would stop before its end" if stops else "the rest would have no answer"
+        calls, money = sum(one.calls for one in own), _cost(judge, own).money
+        if judge.budget.calls is not None and calls > judge.budget.calls:
+            yield (
+                f"judges.{name}.budget.calls",
+                f"{judge.budget.calls:,}, and this run makes about {calls:,}: {then}",
+            )
+        if judge.budget.money is not None and money is not None and money > judge.budget.money:
+            yield (
+                f"judges.{name}.budget.money",
+                f"{judge.budget.money:g}, and this run costs about {money:,.2f}, with the tokens "
+                f"that the plan assumes: {then}",
+            )
+
+
+def _askers(
+    config: RunConfig, scored: int, evaluated: int
+) -> Iterator[tuple[str, str, Asked, int]]:
+    """Key, judge, what it is asked about an image, and how many images."""
+    for path, section in config.rewards.by_path().items():
+        if isinstance(section, JudgedSection):
+            asked = section.asked_of_an_image(config.rollout.group_size)
+            yield path, section.judge, asked, scored
+    evaluation = config.evaluation
+    if evaluation.judge is not None:
+        asked = evaluation.asked_by(evaluation.suite)
+        yield f"evaluation.{evaluation.suite}", evaluation.judge, asked, evaluated
+
+
+def _calls_a_question(judge: JudgeConfig) -> int:
+    return math.ceil(judge.measurements / judge.choices)
+
+
+def _cost(judge: JudgeConfig, works: Sequence[JudgeWork]) -> Cost:
+    limit = _limit(judge)
+    picture = SMALL_PICTURE_TOKENS if judge.image_detail == "low" else PICTURE_TOKENS
+    sent = sum(one.calls * (QUESTION_TOKENS + one.asked.pictures * picture) for one in works)
+    answers = [(one.questions * judge.measurements, one.asked.in_words) for one in works]
+    usual = WORDS_TOKENS if limit is None else min(WORDS_TOKENS, limit)
+    said = sum(count * (usual if in_words else 1) for count, in_words in answers)
+    longest = sum(count * ((limit or 0) if in_words else 1) for count, in_words in answers)
+    calls = max(1, sum(one.calls for one in works))
+    return Cost(
+        money=_money(judge, sent, said),
+        input=sent / calls,
+        output=said / calls,
+        most=None if limit is None else _money(judge, sent, longest),
+        limit=limit,
+    )
+
+
+def _money(judge: JudgeConfig, sent: float, said: float) -> float | None:
+    """Nothing is taken to be read from the provider's cache."""
+    if judge.prices is None:
+        return None
+    return (sent * judge.prices.input + said * judge.prices.output) / _MILLION
+
+
+def _limit(judge: JudgeConfig) -> int | None:
+    """Tokens of an answer at most, where the parameters of its calls say it."""
+    found = [judge.parameters.get(name) for name in _LIMITS]
+    return next((one for one in found if isinstance(one, int) and one > 0), None)
