@@ -80,9 +80,9 @@ class Walk:
             process.communicate(timeout=60)
 
 
-def test_the_lines_up_to_the_evaluations_do_what_they_say(tmp_path: Path) -> None:
+def test_every_line_does_what_it_says(tmp_path: Path) -> None:
     walk = Walk(Place(tmp_path))
-    serve, export, train, *_, end = walk.lines
+    serve, export, train, *after, end = walk.lines
     assert end == "kill %1"
     name, url = export.removeprefix("export ").split("=")
     walk.variables[name] = url
@@ -96,3 +96,8 @@ def test_the_lines_up_to_the_evaluations_do_what_they_say(tmp_path: Path) -> Non
     assert started.keys() == {"yes_no", "unified_reward_think"}, "OCR was there already"
     evaluated = {one.name for one in (run / "train/evaluation").rglob("step-*")}
     assert {"step-000000", "step-000002"} <= evaluated
+    table, convert, load, plan = (walk.run(line) for line in after)
+    assert "Mean of primary dimensions" in table, table
+    assert (tmp_path / "sft.pth").is_file(), convert
+    assert re.search(r"^[1-9]\d+ weights$", load, re.MULTILINE), load
+    assert "images rolled out" in plan, plan
