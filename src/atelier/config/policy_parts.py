@@ -11,11 +11,13 @@ from atelier.config.sections import NonNegativeFloat, Section, operational
 Dtype = Literal["float32", "bfloat16", "float16"]
 DTYPE_BYTES: dict[Dtype, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
 
+WEIGHTS_INDEX = ".safetensors.index.json"  # ends the name of one that says which file holds what
+
 
 def holds_weights_alone(path: str) -> bool:
-    """Whether a path names a file of weights, of torch.save or safetensors, which does not say what
-    model it is."""
-    return path.endswith((".pth", ".pt", ".bin", ".safetensors"))
+    """Whether a path names a file of weights, of torch.save or safetensors, or an index of such
+    files, which does not say what model it is."""
+    return path.endswith((".pth", ".pt", ".bin", ".safetensors", WEIGHTS_INDEX))
 
 
 class VaeConfig(Section):

@@ -7,6 +7,7 @@ is exported as it is stored: only the trainer scales its rows, which changes no 
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,6 +17,7 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
+from atelier.config.facts.files import weight_files
 from atelier.config.paths import from_root
 from atelier.config.schema import RunConfig
 from atelier.errors import ConfigError
@@ -119,7 +121,13 @@ class BaseJanus(BaseLanguageModel):
         return {name: tuple(tensor.shape) for name, tensor in self._given.items()}
 
     def weights_sha256(self) -> str:
-        return super().weights_sha256() if self.file is None else file_sha256(self.file)
+        if self.file is None:
+            return super().weights_sha256()
+        files = weight_files(self.file)
+        if len(files) == 1:
+            return file_sha256(self.file)
+        lines = "".join(f"{one.name} {file_sha256(one)}\n" for one in files)
+        return hashlib.sha256(lines.encode()).hexdigest()
 
     @cached_property
     def _given(self) -> dict[str, Tensor]:

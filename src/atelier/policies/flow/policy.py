@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from atelier.config.schema import EvaluationConfig, RolloutConfig
 from atelier.data.prompts import Prompt
-from atelier.dynamics.transitions import ode
 from atelier.policies.base import Captioned, Part, Replay, Rollout, Sample
+from atelier.policies.flow.denoising import denoised
 from atelier.policies.flow.forward_process import ForwardProcess
 from atelier.policies.flow.model import FlowModel
 from atelier.policies.flow.pictures import picture_losses
@@ -94,7 +94,8 @@ class FlowPolicy(FlowModel):
         config = self._evaluation
         conditions = self.encode(prompts, config.guidance_scale)
         schedule = self._schedules.of_scheduler(config.num_inference_steps)
-        for step, timestep in zip(schedule.steps, schedule.timesteps, strict=True):
-            velocity = self.velocity(module, x, timestep, conditions, config.guidance_scale)
-            x = ode(x, velocity, step)
-        return self.decode(x)
+
+        def velocity(x: Tensor, timestep: Tensor) -> Tensor:
+            return self.velocity(module, x, timestep, conditions, config.guidance_scale)
+
+        return self.decode(denoised(x, schedule, velocity))
