@@ -15,9 +15,8 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from atelier.config.facts.files import places_in, weight_files
-from atelier.config.policy_parts import WEIGHTS_INDEX
 from atelier.errors import ConfigError
+from atelier.weight_index import WEIGHTS_INDEX, places_in, weight_files
 
 logger = logging.getLogger(__name__)
 

@@ -8,14 +8,15 @@ from pathlib import Path
 from zipfile import is_zipfile
 
 from atelier.config.facts.deepgen import of_checkpoint
-from atelier.config.facts.files import require_to_the_end, weight_files
+from atelier.config.facts.files import require_to_the_end
 from atelier.config.facts.janus import JanusFacts
 from atelier.config.facts.qwen import QwenFacts
 from atelier.config.facts.read import Facts, source
 from atelier.config.paths import from_root, is_directory, is_file
-from atelier.config.policy_parts import WEIGHTS_INDEX, holds_weights_alone
+from atelier.config.policy_parts import holds_weights_alone
 from atelier.config.schema import PolicyConfig, RunConfig
 from atelier.errors import ConfigError
+from atelier.weight_index import WEIGHTS_INDEX, weight_files
 
 Rejections = Iterator[tuple[str, str]]
 

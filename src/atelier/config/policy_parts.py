@@ -7,11 +7,10 @@ from typing import Literal
 from pydantic import Field
 
 from atelier.config.sections import NonNegativeFloat, Section, operational
+from atelier.weight_index import WEIGHTS_INDEX
 
 Dtype = Literal["float32", "bfloat16", "float16"]
 DTYPE_BYTES: dict[Dtype, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
-
-WEIGHTS_INDEX = ".safetensors.index.json"  # ends the name of one that says which file holds what
 
 
 def holds_weights_alone(path: str) -> bool:

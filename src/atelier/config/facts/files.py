@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from atelier.config.policy_parts import WEIGHTS_INDEX
 from atelier.errors import ConfigError
 
 _BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I8": 1, "U8": 1}
@@ -79,33 +78,6 @@ def _stored(entry: Any) -> Stored:
     if not all(isinstance(size, int) and size >= 0 for size in shape):
         raise ValueError(f"a shape of {list(shape)}")
     return Stored(shape, _BYTES.get(entry["dtype"], 4), int(entry["data_offsets"][1]))
-
-
-def places_in(index: Path) -> dict[str, Path]:
-    """The file of every tensor, as an index beside them says.
-
-    Raises:
-        ConfigError: it is no index, or names what is no file beside it.
-    """
-    places = read_json(index).get("weight_map")
-    if not isinstance(places, dict) or not all(isinstance(one, str) for one in places.values()):
-        raise ConfigError(f"{index}: weight_map: expected the file of every tensor")
-    found = {name: index.with_name(Path(one).name) for name, one in places.items()}
-    for name, file in found.items():
-        if places[name] != file.name or not file.is_file():
-            raise ConfigError(f"{index}: weight_map: there is no file {places[name]} beside it")
-    return found
-
-
-def weight_files(file: Path) -> list[Path]:
-    """A file of weights, and where it is an index, the files that it names.
-
-    Raises:
-        ConfigError: it is no index, or names what is not there.
-    """
-    if not file.name.endswith(WEIGHTS_INDEX):
-        return [file]
-    return [file, *sorted({*places_in(file).values()})]
 
 
 def read_json(file: Path) -> dict[str, Any]:

@@ -17,7 +17,6 @@ from atelier.config.facts.files import (
     Tensors,
     below,
     count,
-    places_in,
     read_json,
     stored_bytes,
     tensors_in,
@@ -25,6 +24,7 @@ from atelier.config.facts.files import (
 from atelier.config.facts.targets import adapter_parameters, modules, unknown_targets
 from atelier.config.schema import RunConfig
 from atelier.errors import ConfigError
+from atelier.weight_index import places_in
 
 LANGUAGE_MODEL = "model.language_model."
 VISION = ("model.vision_model.", "model.aligner.")

@@ -67,9 +67,8 @@ def read_entries(path: Path) -> list[Entry]:
 def _follow(statement: ast.stmt, values: dict[str, Any], problems: Problems) -> None:
     """Note what a statement sets; any but an assignment could change what others set."""
     match statement:
-        case ast.Assign(targets=targets, value=value) if _are_names(targets):
-            for one in targets:
-                values[one.id] = _value(value, values)
+        case ast.Assign(targets=targets, value=value) if names := _names(targets):
+            values.update(dict.fromkeys(names, _value(value, values)))
         case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
             values[name] = _value(value, values)
         case ast.Expr(value=ast.Constant()):  # a comment in quotes
@@ -81,8 +80,10 @@ def _follow(statement: ast.stmt, values: dict[str, Any], problems: Problems) -> 
             problems.add(f"line {statement.lineno}", f"`{text}` would have to be run")
 
 
-def _are_names(targets: list[ast.expr]) -> bool:
-    return all(isinstance(one, ast.Name) for one in targets)
+def _names(targets: Sequence[ast.expr]) -> list[str]:
+    """What is assigned to; none where that is more than names."""
+    names = [one.id for one in targets if isinstance(one, ast.Name)]
+    return names if len(names) == len(targets) else []
 
 
 def _entries(value: Any, seen: set[int], problems: Problems) -> Iterator[Entry]:

@@ -56,7 +56,7 @@ class PictureSet:
             DataError: not such a list; or rows that are wrong, all reported.
         """
         problems = Problems(self.path)
-        prompts = []
+        prompts: list[Prompt] = []
         for number, value in enumerate(json_list(from_root(self.path), "pictures")):
             row = checked(self.folder / "_", problems, f"item {number}", value, ROW_KEYS)
             if row is not None:

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from atelier.config.paths import make_folder
-from atelier.config.policy_parts import WEIGHTS_INDEX, holds_weights_alone
+from atelier.config.policy_parts import holds_weights_alone
 from atelier.errors import CheckpointError, ConfigError
 from atelier.export.base import safetensors_of
 from atelier.export.clean_process.digests import tensors_digest
@@ -39,6 +39,7 @@ from atelier.policies.deepgen.published import (
     published_vlm_name,
     sort_weights,
 )
+from atelier.weight_index import WEIGHTS_INDEX
 
 TABLE = f"{TRANSFORMER}pos_embed.pos_embed"  # of positions; nobody trains it
 MOST_MOVED = 0.5  # of the transformer's length; post-training moves it by some thousandths

@@ -17,7 +17,6 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from atelier.config.facts.files import weight_files
 from atelier.config.paths import from_root
 from atelier.config.schema import RunConfig
 from atelier.errors import ConfigError
@@ -28,6 +27,7 @@ from atelier.export.language.own_files import copy_own_files, write_config
 from atelier.export.manifest import file_sha256
 from atelier.model_files import read_weights
 from atelier.policies.janus.original_layout import in_transformers_layout
+from atelier.weight_index import weight_files
 
 PICKLES = ("*.bin", "*.pth", "*.pt")
 

@@ -21,7 +21,6 @@ from huggingface_hub import snapshot_download
 from transformers import AutoTokenizer, Qwen2_5_VLForConditionalGeneration
 from transformers.utils import logging as transformers_logging
 
-from atelier.config.facts.files import weight_files
 from atelier.config.paths import from_root
 from atelier.config.policy_parts import Dtype, holds_weights_alone
 from atelier.config.schema import PolicyConfig
@@ -43,6 +42,7 @@ from atelier.policies.deepgen.connector import Bridge
 from atelier.policies.deepgen.published import Published, merge_vlm, require_one_form, sort_weights
 from atelier.policies.deepgen.template import FILE as TEMPLATE
 from atelier.policies.deepgen.template import Template, read_template
+from atelier.weight_index import weight_files
 
 logger = logging.getLogger(__name__)
 
