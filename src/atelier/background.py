@@ -1,17 +1,23 @@
-"""Work done in a thread beside what the program waits for: once, or again and again."""
+"""Work done in a thread beside what the program waits for: once, ahead, or again and again."""
 
 from __future__ import annotations
 
 import contextvars
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Self
+from itertools import islice
+from typing import Self, TypeVar
 
 logger = logging.getLogger(__name__)
 
 LEAVE_SECONDS = 10.0
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 @contextmanager
@@ -26,6 +32,33 @@ def meanwhile(name: str, work: Callable[[], object]) -> Iterator[None]:
         yield
     finally:
         thread.join()
+
+
+@contextmanager
+def done_ahead(
+    name: str, work: Callable[[Item], Result], items: Iterable[Item], most: int
+) -> Iterator[Iterator[Result]]:
+    """Inside, `work` is done of each item in a thread, before its result is asked for; what it
+    raises is raised there. Results come in the order of the items.
+
+    Args:
+        name: of the thread.
+        most: results that wait to be asked for, that under way among them.
+    """
+    left = iter(items)
+    with ThreadPoolExecutor(1, thread_name_prefix=name) as pool:
+        waiting = deque(pool.submit(work, one) for one in islice(left, most))
+
+        def results() -> Iterator[Result]:
+            while waiting:
+                result = waiting.popleft().result()
+                waiting.extend(pool.submit(work, one) for one in islice(left, 1))
+                yield result
+
+        try:
+            yield results()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
 
 
 class BackgroundLoop:

@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from atelier.errors import ConfigError
+from atelier.weight_index import WEIGHTS_INDEX, places_in, weight_files
 
 logger = logging.getLogger(__name__)
 
@@ -43,11 +44,14 @@ def telling(what: str) -> Iterator[None]:
 
 
 def read_weights(file: Path) -> dict[str, Tensor]:
-    """Weights by name of a file of torch.save or safetensors; nothing in it is executed.
+    """Weights by name of a file of torch.save or safetensors, or of all files that an index names;
+    nothing in them is executed.
 
     Raises:
         ConfigError: it cannot be read as that.
     """
+    if file.name.endswith(WEIGHTS_INDEX):
+        return _of_shards(file)
     with telling(f"{file}: is no file of weights"):
         held: Any
         if file.suffix == ".safetensors":
@@ -69,6 +73,21 @@ def read_weights(file: Path) -> dict[str, Tensor]:
                 f"{file}: {weight} is no plain tensor: sparse, packed or without data"
             )
     return held
+
+
+def _of_shards(index: Path) -> dict[str, Tensor]:
+    """Raises ConfigError unless the files of an index hold what it says, and nothing else."""
+    places = places_in(index)
+    found: dict[str, Tensor] = {}
+    for file in weight_files(index)[1:]:
+        own = read_weights(file)
+        if odd := sorted(own.keys() ^ {name for name, place in places.items() if place == file}):
+            raise ConfigError(
+                f"{index}: weight_map: {odd[0]} is in {file.name} or said to be, and not both; the "
+                "files are of two checkpoints, or one is damaged"
+            )
+        found |= own
+    return found
 
 
 def require_sound(folder: Path, model: nn.Module, info: Mapping[str, Any]) -> None:

@@ -207,7 +207,7 @@ def test_targets_and_sources_that_are_none(run: RunDirectory, tmp_path: Path) ->
     for target in ("there.pth", "out.safetensors"):
         with pytest.raises(ConfigError, match=r"name a new file that ends in \.pth"):
             write_sft(run.root, tmp_path / target)
-    with pytest.raises(ConfigError, match="neither a merged export of DeepGen nor a run"):
+    with pytest.raises(ConfigError, match="neither a merged export of DeepGen, nor a run"):
         write_sft(tmp_path, tmp_path / "out.pth")
 
 

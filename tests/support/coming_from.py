@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import ClassVar
 
-from atelier.config.keys import fields, known_keys, schema_key
+from atelier.config.keys import fields, is_section, known_keys, schema_key
 from atelier.config.paths import repository_root
 from atelier.config.recipes import recipe_names, recipes_directory
 from atelier.config.schema import RunConfig
@@ -53,8 +53,8 @@ def ours_in(cells: Iterable[str]) -> list[str]:
 
 
 def unknown(keys: Iterable[str]) -> set[str]:
-    """Those that a run cannot set."""
-    return {key for key in keys if schema_key(key) not in known_keys()}
+    """Those that a run cannot set, and that are no section by a name of the user's."""
+    return {key for key in keys if schema_key(key) not in known_keys() and not is_section(key)}
 
 
 def require_answers(table: Iterable[Row]) -> None:

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from atelier.config.resolve import resolve, write_stage_configs
+from atelier.config.digest import stage_digest
+from atelier.config.resolve import load_stage_config, resolve, write_stage_configs
 from atelier.evaluation.results import Evaluation, compare, summarize
 from atelier.report.run_data import stage_folder
 from atelier.stages.run_file import write_data, write_run
@@ -68,11 +69,12 @@ def write_comparison(run: RunDirectory, before: Evaluation, after: Evaluation) -
 def write_record(
     run: RunDirectory, stage: str, status: str = "done", started: int = 0, **entries: Any
 ) -> None:
-    """stage.json of a stage that took five seconds."""
+    """stage.json of a stage that took five seconds, of the configuration that the run has."""
     clock = "2026-01-01T00:00:{:02d}.000+00:00"
+    identity = {"digest": stage_digest(load_stage_config(run.config(stage)), stage), "inputs": {}}
     write_json(
         stage_folder(run, stage) / "stage.json",
-        {"stage": stage, "status": status, "started": clock.format(started)}
+        {"stage": stage, "identity": identity, "status": status, "started": clock.format(started)}
         | {"ended": clock.format(started + 5), "seconds": 5.0, "summary": {}, "outputs": {}}
         | entries,
     )

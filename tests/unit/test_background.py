@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from atelier.background import BackgroundLoop, meanwhile
+from atelier.background import BackgroundLoop, done_ahead, meanwhile
 
 NEVER = 3600.0
 
@@ -22,6 +22,47 @@ def test_what_is_done_meanwhile_is_done_at_the_end_also_when_the_body_fails():
     with pytest.raises(KeyError), meanwhile("work", work):
         raise KeyError
     assert done == [True]
+
+
+def test_results_done_ahead_come_in_order_and_are_bounded():
+    done = threading.Semaphore(0)
+
+    def work(number: int) -> int:
+        done.release()
+        return number * 10
+
+    with done_ahead("work", work, range(6), 2) as results:
+        assert all(done.acquire(timeout=10) for _ in range(2)), "before one is asked for"
+        assert not done.acquire(timeout=0.05), "two wait, and no third is begun"
+        assert next(results) == 0
+        assert done.acquire(timeout=10)
+        assert list(results) == [10, 20, 30, 40, 50]
+    with done_ahead("work", work, (), 2) as results:
+        assert list(results) == []
+
+
+def test_what_fails_ahead_is_raised_where_it_is_asked_for():
+    with done_ahead("work", lambda number: 6 // number, [1, 0, 2], 3) as results:
+        assert next(results) == 6
+        with pytest.raises(ZeroDivisionError):
+            next(results)
+
+
+def test_what_is_left_is_not_done():
+    done, go_on = [], threading.Event()
+
+    def work(number: int) -> None:
+        go_on.wait(10)
+        done.append(number)
+
+    def leave():
+        with done_ahead("work", work, range(9), 9):
+            threading.Timer(0.05, go_on.set).start()
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        leave()
+    assert done == [0]
 
 
 def test_turns_follow_each_other_until_it_is_left():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from pyarrow import parquet
 from atelier.config.schema import DataConfig
 from atelier.data.captioned import captioned_table, count_pictures, picture_indices
 from atelier.data.ground_truth import ground_truth_image
+from atelier.data.parquet_pictures import picture_bytes
 from atelier.data.prepare import input_files, prepare
 from atelier.data.prompts import read_prompts
 from atelier.data.readers.captioned import read
@@ -69,6 +71,30 @@ def test_every_format_gives_captions_and_their_pictures(tmp_path: Path, form: st
         shown = ground_truth_image(one)
         assert shown is not None
         assert np.array_equal(np.asarray(shown), np.asarray(picture(number)))
+
+
+def test_a_file_is_opened_once_for_all_its_pictures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_table(tmp_path / "own.parquet", 4)
+    found, opened = read(path), []
+    real = parquet.ParquetFile
+
+    def opening(file: Path, **how: Any) -> parquet.ParquetFile:
+        opened.append(file)
+        return real(file, **how)
+
+    monkeypatch.setattr(parquet, "ParquetFile", opening)
+    for number, one in enumerate(found):
+        shown = ground_truth_image(one)
+        assert shown is not None
+        assert np.array_equal(np.asarray(shown), np.asarray(picture(number)))
+    assert opened == [path]
+    write_table(path, 6)
+    os.utime(path, ns=(1, 1))  # another file of that name
+    with pytest.raises(OSError, match="has 6 rows"):
+        picture_bytes(path / "6")
+    assert opened == [path, path]
 
 
 @pytest.mark.parametrize(

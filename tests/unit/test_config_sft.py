@@ -51,12 +51,16 @@ def test_pictures_and_their_memory_are_counted() -> None:
         (
             [*ON, SCENES, "train.sft.pictures_per_update=24"],
             "train.sft.pictures_per_update: 24 pictures cannot be shared in micro-batches of 16 "
-            "(rollout.micro_batch_size) by 1 process (launch.processes); 16 or 32 works",
+            "(rollout.micro_batch_size) by 1 rank (launch.processes x launch.nodes); 16 or 32 wo",
         ),
         (
             [*ON, SCENES, "launch.processes=2"],
             "train.sft.pictures_per_update: 16 pictures cannot be shared in micro-batches of 16 "
-            "(rollout.micro_batch_size) by 2 processes (launch.processes); 32 works",
+            "(rollout.micro_batch_size) by 2 ranks (launch.processes x launch.nodes); 32 works",
+        ),
+        (
+            [*ON, SCENES, "launch.processes=1", "launch.nodes=2", "launch.master_address=10.0.0.1"],
+            "(rollout.micro_batch_size) by 2 ranks (launch.processes x launch.nodes); 32 works",
         ),
         ([*ON, SCENES, "data.sft.scenes=10"], "data.sft.scenes: 10 are fewer than"),
         (
@@ -92,6 +96,10 @@ def test_a_policy_of_tokens_learns_from_no_pictures() -> None:
         ("data.sft.source=files", "data.sft.files: is required with data.sft.source: files"),
         ("data.sft.files={own: {path: a.jsonl}}", "data.sft.files: is read with data.sft.source"),
         ("data.sft.files={Own File: {path: a.jsonl}}", "data.sft.files"),
+        (
+            "data.sft={source: files, files: {own: {path: a.jsonl, data_root: b}}}",
+            "data.sft.files.own.data_root: belongs to a file that lists others, .py or .yaml",
+        ),
         ("data.sft.files={own: {pth: a.jsonl}}", "did you mean data.sft.files.own.path"),
     ],
 )

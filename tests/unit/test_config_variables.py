@@ -16,10 +16,9 @@ from atelier.cli.application import application
 from atelier.config.keys import known_keys, schema_key
 from atelier.config.resolve import resolve, write_stage_configs
 from atelier.config.schema import RunConfig
-from atelier.config.theirs_deepgen import AWAITED_KEYS
-from atelier.config.variables import BY_NAME, JUDGE, VARIABLES, taken
+from atelier.config.variables import BY_NAME, JUDGE, VARIABLES, joined, not_taken, taken
 from atelier.errors import ConfigError
-from atelier.stages.run_file import open_run, read_run
+from atelier.stages.run_file import check_opening, open_run, read_run
 from atelier.tracking.run_directory import RunDirectory
 
 FOUR_NODES = {
@@ -84,6 +83,74 @@ def test_of_several_names_the_first_that_is_set_counts() -> None:
     assert of("tiny/base", {"INDEX": "1", "NNODES": "2"}).launch.node_rank == 1
 
 
+def test_those_that_are_not_taken_are_told() -> None:
+    environment = {
+        **{"INDEX": "3", "NODE_RANK": "2", "DEQA_URL": "http://a:1", "DEBUG_CPS_SDE": ""},
+        **{"WANDB_API_KEY": "secret", "PATH": "/bin"},
+    }
+    assert not_taken(environment) == [
+        "INDEX: not taken: NODE_RANK is set, too",
+        "DEQA_URL: not taken: no reward of that name: a section of `rewards.custom` has `urls`, "
+        "`workers`",
+        "WANDB_API_KEY: not taken: a token: their package reads it, and it is in no file of ours",
+    ]
+    assert not not_taken({"NNODES": "2"})
+
+
+def test_a_judge_is_the_one_that_the_run_asks_in_the_end(judged: str) -> None:
+    """Whoever says so: the recipe, params.yaml or --set."""
+    other = "judges.other={model: b, placement: remote, urls: ['http://localhost:2/v1']}"
+    asked = "rewards.unified_reward_think.judge=other"
+    config = of(judged, {"UNIFIEDREWARD_THINK_WORKERS": "9"}, other, asked)
+    assert config.judges["other"].concurrency == 9
+    assert config.judges["ours"] == of(judged, {}).judges["ours"]
+    section = "{model: b, placement: remote, urls: ['http://localhost:2/v1']}"
+    params = f"judges: {{other: {section}}}\nrewards: {{unified_reward: {{judge: other}}}}\n"
+    config = of(judged, {"UNIFIEDREWARD_WORKERS": "9"}, params=params)
+    assert config.judges["other"].concurrency == 9
+
+
+def test_a_reward_that_is_taken_away_takes_its_variables_along(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    logging.getLogger("atelier").propagate = True
+    overrides = ("rewards.ocr=null", "rewards.jpeg_compressibility.weight=1")
+    config = of("tiny/base", {"OCR_WORKERS": "2"}, *overrides)
+    assert config == of("tiny/base", {}, *overrides)
+    assert "OCR_WORKERS: does nothing: the run has no rewards.ocr" in caplog.text
+
+
+@pytest.mark.parametrize("algorithm", ["grpo", "nft"])
+def test_a_variable_of_an_algorithm_counts_with_that_one(
+    algorithm: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Two of them clip advantages, one before any loss and one within that of NFT."""
+    logging.getLogger("atelier").propagate = True
+    recipe = {"grpo": "tiny/flow-grpo", "nft": "tiny/nft"}[algorithm]
+    variables = {
+        **{"ATRAIN_NFT_ADV_CLIP_RANGE": "4", "ATRAIN_NFT_BETA": "0.2"},
+        **{"ATRAIN_ADV_CLIP_MAX": "3"},
+    }
+    found = of(recipe, variables).algorithm
+    without = of(recipe, {}).algorithm
+    if algorithm == "nft":
+        assert (found.advantage_clip, found.nft.strength) == (4, 0.2)
+        assert "ATRAIN_ADV_CLIP_MAX: does nothing: algorithm.name is nft" in caplog.text
+    else:
+        assert (found.advantage_clip, found.nft) == (3, without.nft)
+        assert "ATRAIN_NFT_BETA: does nothing: algorithm.name is grpo" in caplog.text
+
+
+def test_pictures_of_the_auxiliary_loss_and_their_root(caplog: pytest.LogCaptureFixture) -> None:
+    logging.getLogger("atelier").propagate = True
+    variables = {"DATA_ROOT": "/pictures", "SFTAUX_DATASET_CONFIG": "t2i.py"}
+    sft = of("deepgen/mr-grpo", variables).data.sft
+    file = sft.files["sftaux"]
+    assert (sft.source, file.path, file.data_root) == ("files", "t2i.py", "/pictures")
+    of("tiny/base", {"DATA_ROOT": "/pictures"})
+    assert "DATA_ROOT: does nothing: the run has no data.sft.files.sftaux" in caplog.text
+
+
 def test_an_address_is_that_of_the_judge_that_the_reward_asks(judged: str) -> None:
     judge = of(judged, {"UNIFIEDREWARD_THINK_URL": "reward-host:18087/"}).judges["ours"]
     assert (judge.urls, judge.placement) == (["http://reward-host:18087/v1"], "remote")
@@ -133,7 +200,7 @@ def test_what_the_recipe_does_not_have_is_told_and_not_added(
     variables = {"PICKSCORE_URL": "http://a:1", "UNIFIEDREWARD_THINK_URL": "http://b:1"}
     config = of("tiny/base", variables)
     assert config == of("tiny/base", {})
-    assert "PICKSCORE_URL: does nothing: the recipe has no rewards.pick_score" in caplog.text
+    assert "PICKSCORE_URL: does nothing: the run has no rewards.pick_score" in caplog.text
     assert "UNIFIEDREWARD_THINK_URL: does nothing" in caplog.text
 
 
@@ -169,13 +236,11 @@ def test_a_text_that_cannot_be_is_refused_by_its_name(
         of("tiny/base", variables)
 
 
-def test_every_key_exists_or_is_awaited() -> None:
+def test_every_key_exists() -> None:
     for one in VARIABLES:
         for key in one.keys:
-            assert (
-                schema_key(key) in known_keys()
-                or key in AWAITED_KEYS
-                or (JUDGE in key and schema_key(key.rpartition(".")[0]) in known_keys())
+            assert schema_key(key) in known_keys() or (
+                JUDGE in key and schema_key(key.rpartition(".")[0]) in known_keys()
             ), key
         assert one.keys or one.why, one.name
     assert len(BY_NAME) == sum(1 + len(one.instead) for one in VARIABLES), "a name stands twice"
@@ -199,6 +264,28 @@ def test_a_run_keeps_what_it_took(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     again = open_run(None, ["train.steps=7"], None, "one", "one")
     config = resolve_of(again)
     assert (config.algorithm.advantage_clip, config.train.steps) == (3, 7)
+
+
+def test_variables_of_a_resumed_run_are_beside_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ATELIER_RUNS", str(tmp_path))
+    open_run("tiny/base", [], None, None, "one", {"ATRAIN_ADV_CLIP_MAX": "3", "OCR_WORKERS": "2"})
+    variables = {"OCR_WORKERS": "4"}
+    assert check_opening(None, [], None, "one", variables).algorithm.advantage_clip == 3
+    run = open_run(None, [], None, "one", "one", variables)
+    config = resolve_of(run)
+    assert config.rewards.ocr is not None
+    assert (config.algorithm.advantage_clip, config.rewards.ocr.workers) == (3, 4)
+    assert read_run(run)["variables"] == {"ATRAIN_ADV_CLIP_MAX": "3", "OCR_WORKERS": "4"}
+    open_run(None, ["train.steps=7"], None, "one", "one", {})
+    assert read_run(run)["variables"] == {"ATRAIN_ADV_CLIP_MAX": "3", "OCR_WORKERS": "4"}
+
+
+def test_one_variable_by_another_name_is_replaced() -> None:
+    before = {"INDEX": "1", "NNODES": "2"}
+    assert joined(before, {"NODE_RANK": "0"}) == {"NNODES": "2", "NODE_RANK": "0"}
+    assert joined(before, {}) == before
 
 
 def resolve_of(run: RunDirectory) -> RunConfig:
@@ -238,11 +325,12 @@ def test_a_stage_ignores_them_and_says_so(tmp_path: Path) -> None:
 def test_they_are_listed_and_printed_for_a_deployment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NNODES", "2")
     monkeypatch.setenv("WANDB_API_KEY", "secret")
-    printed = CliRunner().invoke(application, ["variables", "--json"]).output
-    assert json.loads(printed)["NNODES"] == "2"
+    printed = CliRunner().invoke(application, ["variables", "--json"])
+    assert json.loads(printed.stdout)["NNODES"] == "2"
+    assert "WANDB_API_KEY: not taken: a token" in printed.stderr
     listed = CliRunner().invoke(application, ["variables"]).output
     assert "* NNODES" in listed
-    assert "secret" not in printed + listed
+    assert "secret" not in printed.output + listed
 
 
 def test_only_node_0_opens_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

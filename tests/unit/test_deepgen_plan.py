@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 from dataclasses import replace
@@ -297,6 +298,13 @@ def test_files_of_weights_are_looked_at_before_they_are_loaded(tmp_path: Path) -
     assert f"name the file itself, {file}, and what it was" in rejected(path=str(folder))
     file.write_bytes(file.read_bytes()[:-4])
     assert "model.safetensors: is cut off" in rejected(*bases, path=str(file))
+    index = folder / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"transformer.a": file.name}}))
+    assert f"name the file itself, {index}, and what it was" in rejected(path=str(folder))
+    assert "model.safetensors: is cut off" in rejected(*bases, path=str(index))
+    index.write_text(json.dumps({"weight_map": {"transformer.a": "gone.safetensors"}}))
+    assert "there is no file gone.safetensors beside it" in rejected(*bases, path=str(index))
+    index.unlink()
     file.write_bytes(b"no header")
     sft = rejected(*bases, f"policy.bases.sft={file}", path=str(file))
     assert sft.count("not a safetensors file") == 2

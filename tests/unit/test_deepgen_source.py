@@ -20,8 +20,9 @@ from torch import Tensor, nn
 from atelier.config.facts.read import read_model_facts
 from atelier.config.policy_parts import TextConfig
 from atelier.config.schema import PolicyConfig, RunConfig
-from atelier.errors import ConfigError
+from atelier.errors import CheckpointError, ConfigError
 from atelier.export.deepgen.base import BaseDeepGen
+from atelier.export.deepgen.sft import write_sft
 from atelier.policies.deepgen.encoding import Parts
 from atelier.policies.deepgen.layout import write_model
 from atelier.policies.deepgen.published import (
@@ -443,6 +444,65 @@ def test_what_rl_saves_is_read(published, tmp_path: Path) -> None:
     rl = settings.model_copy(update={"path": str(tmp_path / "model.safetensors"), "bases": bases})
     sft, read = (open_source(one).transformer("float32").state_dict() for one in (settings, rl))
     assert all(torch.equal(one, read[name]) for name, one in sft.items())
+
+
+def in_two_files(folder: Path, state: dict[str, torch.Tensor]) -> Path:
+    """As transformers saves what is large; the index that names both."""
+    names, places = sorted(state), {}
+    for number, part in enumerate((names[::2], names[1::2]), start=1):
+        file = f"model-{number:05d}-of-00002.safetensors"
+        save_file({name: state[name].contiguous() for name in part}, folder / file)
+        places |= dict.fromkeys(part, file)
+    index = folder / "model.safetensors.index.json"
+    index.write_text(json.dumps({"metadata": {}, "weight_map": places}))
+    return index
+
+
+def test_what_rl_saves_in_several_files_is_read_whole(published, tmp_path: Path) -> None:
+    root, settings = published
+    state = torch.load(root / "sft.pth", weights_only=True)
+    index = in_two_files(tmp_path, state)
+    several = settings.model_copy(update={"path": str(index)})
+    source, one = open_source(several), open_source(settings)
+    for part in ("transformer", "vlm"):
+        expected, read = (getattr(at, part)("float32").state_dict() for at in (one, source))
+        assert all(torch.equal(value, read[name]) for name, value in expected.items())
+    files = {file.name for file in source.text_files()}
+    assert {f"model-{number:05d}-of-00002.safetensors" for number in (1, 2)} <= files
+    where = tmp_path / "model-00002-of-00002.safetensors"
+    save_file({"transformer.other": torch.zeros(1)}, where)
+    with pytest.raises(ConfigError, match=r"weight_map: \S+ is in model-00002-of-00002\.safetens"):
+        open_source(several).bridge()
+    where.unlink()
+    with pytest.raises(ConfigError, match=r"there is no file model-00002-of-00002\.safet"):
+        open_source(several).bridge()
+
+
+def test_several_files_that_rl_saved_become_one_to_fine_tune_from(
+    published, tmp_path: Path
+) -> None:
+    root, _ = published
+    state = torch.load(root / "sft.pth", weights_only=True)
+    own = {name: value for name, value in state.items() if not name.startswith("lmm.")}
+    moved = {name: value * 1.01 for name, value in own.items()}
+    index = in_two_files(tmp_path, moved)
+    for path, out in ((tmp_path, "of-folder.pth"), (index, "of-index.pth")):
+        done = write_sft(path, tmp_path / out, root / "sft.pth")
+        found = torch.load(tmp_path / out, weights_only=True)
+        assert found.keys() == state.keys()
+        assert all(torch.equal(found[name], moved.get(name, state[name])) for name in state)
+        assert (done.replaced, done.kept) == (len(own), len(state) - len(own))
+        assert "not painted with" in done.describe()
+    with pytest.raises(ConfigError, match=r"has no language model; .* \(--onto\)"):
+        write_sft(index, tmp_path / "no.pth")
+    with pytest.raises(
+        ConfigError, match=r"sft\.pth: holds \d+ weights of the language model, too"
+    ):
+        write_sft(root / "sft.pth", tmp_path / "no.pth", root / "sft.pth")
+    one = tmp_path / "model-00001-of-00002.safetensors"
+    with pytest.raises(CheckpointError, match="weights of transformer and connector differ"):
+        write_sft(one, tmp_path / "no.pth", root / "sft.pth")
+    assert not (tmp_path / "no.pth").exists()
 
 
 def test_code_in_a_checkpoint_does_not_run(published, tmp_path: Path) -> None:

@@ -7,16 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from atelier.config.keys import known_keys, schema_key
-from atelier.config.recipes import recipe_names, recipes_directory
 from atelier.config.theirs import JANUS_KEYS, QWEN_KEYS, TRL_KEYS, key_hint
-from atelier.config.theirs_deepgen import (
-    AWAITED_KEYS,
-    AWAITED_RECIPES,
-    DEEPGEN_KEYS,
-    DEEPGEN_PAGE,
-    PARAMETERS,
-)
+from atelier.config.theirs_deepgen import DEEPGEN_KEYS, DEEPGEN_PAGE
 from atelier.config.variables import VARIABLES
 from tests.support.coming_from import PageTests, Row, default_of, ours_in, quoted, rows, words
 
@@ -87,7 +79,7 @@ DEEPSPEED = ("zero2.json", "zero3.json", "zero3_offload.json", "zero3_sd3.json")
 
 class TestPage(PageTests):
     page, fewest = DEEPGEN_PAGE, 60
-    awaited = AWAITED_KEYS | AWAITED_RECIPES | SENT_AS_THEY_ARE
+    awaited = frozenset(SENT_AS_THEY_ARE)
 
     def answers(self) -> list[Row]:
         parameters = [[cells[0], cells[2], cells[4]] for cells in rows(self.page, KEYS)]
@@ -102,17 +94,17 @@ def parameters() -> dict[str, Row]:
 
 
 def test_every_parameter_is_in_the_table() -> None:
-    assert parameters().keys() == set(THEIRS) == PARAMETERS.keys()
+    assert parameters().keys() == set(THEIRS) == DEEPGEN_KEYS.keys()
 
 
 @pytest.mark.parametrize("name", THEIRS)
 def test_a_parameter_has_its_keys_and_our_defaults(name: str) -> None:
     _, there, ours, here, _ = parameters()[name]
-    keys = PARAMETERS[name]
+    keys = DEEPGEN_KEYS[name]
     assert there
     assert tuple(ours_in([ours])) == keys
     assert ours == "none" or keys
-    expected = ["..." if key in AWAITED_KEYS else f"`{default_of(key)}`" for key in keys]
+    expected = [f"`{default_of(key)}`" for key in keys]
     assert here == ", ".join(expected)
 
 
@@ -127,7 +119,7 @@ def same(there: str, here: str) -> bool:
 @pytest.mark.parametrize("name", THEIRS)
 def test_a_parameter_without_a_key_or_with_another_default_says_why(name: str) -> None:
     _, there, ours, here, why = parameters()[name]
-    if ours == "none" or (here != "..." and not same(there, here.strip("`"))):
+    if ours == "none" or not same(there, here.strip("`")):
         assert why
 
 
@@ -185,15 +177,3 @@ def test_the_page_knows_all_that_the_guide_names() -> None:
     assert flags <= set(THEIRS)
     assert len(exported) > 15
     assert exported <= set(THEIR_VARIABLES)
-
-
-@pytest.mark.parametrize("key", sorted(AWAITED_KEYS))
-def test_an_awaited_key_is_not_there_yet(key: str) -> None:
-    """Once it is, it is taken from the list of those that are awaited, and the page says its
-    default."""
-    assert schema_key(key) not in known_keys()
-
-
-@pytest.mark.parametrize("recipe", sorted(AWAITED_RECIPES))
-def test_an_awaited_recipe_is_not_there_yet(recipe: str) -> None:
-    assert recipe not in recipe_names(recipes_directory())

@@ -9,7 +9,9 @@ import shutil
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,7 @@ import pytest
 from atelier.config.plan import plan
 from atelier.config.resolve import load_stage_config, resolve
 from atelier.errors import PlanError
+from atelier.report.run_data import stage_folder
 from atelier.tracking import mirrors
 from atelier.tracking.mirrors.base import Opening
 from atelier.tracking.mirrors.rows import Row, rows
@@ -24,6 +27,7 @@ from atelier.tracking.run_directory import RunDirectory
 from tests.support.fake_run import finish, open_fake_run, write_record, write_steps
 
 WANDB, SWANLAB = "tracking.wandb.enabled=true", "tracking.swanlab.enabled=true"
+ONLINE = "tracking.swanlab.mode=online"
 EXPECTED = {
     ("baseline/similarity", 0): 0.5,
     **{("reward/mean", step): step / 100 for step in (1, 2, 3)},
@@ -51,18 +55,24 @@ class Notebook:
         self.rows: list[Row] = []
         self.closed = 0
         self.fails = False
+        self.is_broken = False
 
     def opened(self, opening: Opening) -> Notebook:
         if self.fails:
             raise RuntimeError("no answer\nfor long")
         self.openings.append(opening)
+        self.is_broken = False
         return self
 
     def log(self, row: Row) -> None:
+        if self.is_broken:
+            raise ConnectionError("broken pipe")
         self.rows.append(row)
 
     def close(self) -> None:
         self.closed += 1
+        if self.is_broken:
+            raise ConnectionError("broken pipe")
 
 
 @pytest.fixture(name="notebook")
@@ -83,7 +93,7 @@ def test_rows_are_what_mlflow_is_sent(tmp_path: Path) -> None:
     assert EXPECTED.items() <= values(found).items()
     assert ("evaluation/ocr/similarity", 2) in values(found)
     assert not any(name == "kl" for name, _ in values(found)), "not a number is not shown"
-    assert [row.step for row in found if row.images] == [0, 2]
+    assert [row.step for row in found if row.pictures] == [0, 2]
     assert len({row.name for row in found}) == len(found)
 
 
@@ -112,7 +122,7 @@ def test_offline_all_is_made_anew_when_a_stage_began_or_ended(
     assert notebook.closed == 2
     opening = notebook.openings[1]
     assert (opening.project, opening.run_name, opening.mode) == ("mine", "first", "offline")
-    assert opening.id == "run-1"
+    assert opening.id.startswith("run-1-")
     assert opening.parameters["algorithm.beta"] == 0.0
     assert not any(key.startswith("tracking") for key in opening.parameters)
 
@@ -120,7 +130,8 @@ def test_offline_all_is_made_anew_when_a_stage_began_or_ended(
 def test_online_each_row_is_sent_once_by_whatever_process(
     tmp_path: Path, notebook: Notebook
 ) -> None:
-    run = run_of(tmp_path, SWANLAB, "tracking.swanlab.mode=online")
+    run = run_of(tmp_path, SWANLAB, ONLINE)
+    write_record(run, "train", status="running")
     write_steps(run, range(1, 3))
     assert mirrors.sync(run)
     write_steps(run, range(3, 4))
@@ -145,11 +156,107 @@ def test_a_mirror_that_fails_costs_the_run_nothing(
     notebook.fails = True
     assert not mirrors.sync(run)
     assert "wandb: no answer; the run goes on" in caplog.text
-    assert mirrors.is_left_alone(run)
     notebook.fails = False
     assert not mirrors.sync(run), "it is left alone for a while"
     mirrors._left_alone_until.clear()
     assert mirrors.sync(run)
+
+
+def test_online_a_run_that_is_trained_again_is_another_one_there(
+    tmp_path: Path, notebook: Notebook
+) -> None:
+    """Its steps have the numbers of those that were sent before."""
+    run = run_of(tmp_path, SWANLAB, ONLINE)
+    write_record(run, "train")
+    write_steps(run, range(1, 3))
+    assert mirrors.sync(run)
+    run_of(tmp_path, SWANLAB, ONLINE, "algorithm.beta=0.5")  # resumed with another --set
+    assert mirrors.sync(run)
+    assert len(notebook.rows) == 2, "what is there is of the earlier configuration"
+    run.train.rename(run.train.with_name("train.old-1"))
+    write_record(run, "train", status="running", started=10)
+    write_steps(run, range(1, 4))
+    assert mirrors.sync(run)
+    assert [row.step for row in notebook.rows] == [1, 2, 1, 2, 3]
+    before, after = (one.id for one in notebook.openings)
+    assert before != after
+
+
+def test_online_training_on_other_data_is_sent(tmp_path: Path, notebook: Notebook) -> None:
+    run = run_of(tmp_path, SWANLAB, ONLINE)
+    identity = json.loads(written(run, "train").read_text())["identity"]
+    write_steps(run, range(1, 3))
+    assert mirrors.sync(run)
+    run.train.rename(run.train.with_name("train.old-1"))
+    written(run, "train", identity=identity | {"inputs": {"data/train.parquet": "other"}})
+    write_steps(run, range(1, 3))
+    assert mirrors.sync(run)
+    assert [row.step for row in notebook.rows] == [1, 2, 1, 2]
+
+
+def written(run: RunDirectory, stage: str, **entries: object) -> Path:
+    write_record(run, stage, **entries)
+    return stage_folder(run, stage) / "stage.json"
+
+
+def test_online_a_session_that_broke_is_closed_and_opened_again(
+    tmp_path: Path, notebook: Notebook, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = run_of(tmp_path, SWANLAB, ONLINE)
+    write_record(run, "train", status="running")
+    write_steps(run, range(1, 2))
+    assert mirrors.sync(run)
+    notebook.is_broken = True
+    write_steps(run, range(2, 3))
+    assert not mirrors.sync(run)
+    assert "swanlab: broken pipe; it was not closed" in caplog.text
+    assert not mirrors._open
+    mirrors._left_alone_until.clear()
+    assert mirrors.sync(run)
+    assert [row.step for row in notebook.rows] == [1, 2]
+    assert len(notebook.openings) == 2
+
+
+def test_images_are_decoded_for_the_rows_that_are_sent(
+    tmp_path: Path, notebook: Notebook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoded = []
+
+    def grid(files: list[Path], scale: int) -> None:
+        decoded.append(files[0].parents[1].name)
+
+    monkeypatch.setattr(sys.modules[rows.__module__], "image_grid", grid)
+    monkeypatch.setattr(Notebook, "log", lambda self, row: row.images())
+    run = run_of(tmp_path, SWANLAB, ONLINE)
+    finish(run)
+    for _ in range(3):
+        assert mirrors.sync(run)
+    assert decoded == ["step-000000", "step-000002"]
+
+
+def test_at_the_end_each_mirror_is_brought_up_to_date_whatever_the_others_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first fails at once, and the second is held by another process for a moment."""
+    run = run_of(tmp_path, WANDB, SWANLAB)
+    finish(run)
+    notebook, asked = Notebook(), []
+
+    def opened(name: str, opening: Opening) -> Notebook:
+        if name == "wandb":
+            raise RuntimeError("no answer")
+        return notebook.opened(opening)
+
+    @contextmanager
+    def hold(lock: Path) -> Iterator[int | None]:
+        asked.append(lock.stem)
+        yield 7 if asked.count("swanlab") == 1 and lock.stem == "swanlab" else None
+
+    monkeypatch.setattr(mirrors, "_opened", opened)
+    monkeypatch.setattr(mirrors, "hold", hold)
+    mirrors.flush(run, time.monotonic() + 20)
+    assert notebook.rows
+    assert asked == ["wandb", "swanlab", "swanlab"]
 
 
 def test_a_missing_package_is_refused_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,8 @@ from atelier.dynamics.schedules import (
 )
 from atelier.dynamics.solvers import CleanEstimate, dpm_solver
 from atelier.dynamics.transitions import Step, flow_sde, ode, steps_of
-from atelier.policies.flow.schedules import Schedule, Schedules
+from atelier.policies.flow.denoising import denoised, guided_velocity
+from atelier.policies.flow.schedules import Schedule, Schedules, schedule_of
 
 WINDOW = [1, 0.986301, 0.971831, 0.956522]
 
@@ -206,3 +207,20 @@ def test_a_scheduler_that_shifts_by_size_shifts_pictures_and_tails_alike(kind: s
     spaced = [unshifted(level, made.training_shift) for level in tail]
     gaps = [before - after for before, after in pairwise(spaced)]
     assert gaps == pytest.approx([gaps[0]] * len(gaps), abs=1e-9)
+
+
+def test_a_straight_way_is_denoised_to_its_end() -> None:
+    """By a velocity that is noise - image throughout; and it is asked at the scheduler's times."""
+    scheduler = FlowMatchEulerDiscreteScheduler(shift=3.0)
+    schedule, asked = schedule_of(scheduler, 5, torch.device("cpu")), []
+    noise, image = torch.randn(2, 3), torch.randn(2, 3)
+
+    def velocity(x: torch.Tensor, timestep: torch.Tensor) -> torch.Tensor:
+        asked.append(timestep.item())
+        return noise - image
+
+    assert torch.allclose(denoised(noise, schedule, velocity), image, atol=1e-6)
+    scheduler.set_timesteps(5)
+    assert asked == scheduler.timesteps.tolist()
+    assert torch.equal(guided_velocity(noise, image, 1.0), noise + (image - noise))
+    assert torch.allclose(guided_velocity(noise, image, 3.0), 3 * image - 2 * noise, atol=1e-6)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+import threading
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -86,6 +87,11 @@ def supervision(rank: int = 0, size: int = 1, **sft) -> Supervision:
     return Supervision(config, table(), policy(), World(rank, size, torch.device("cpu")))
 
 
+def losses_of(batch: Sequence[Captioned]) -> Tensor:
+    pixels = np.stack([policy().pixels(one) for one in batch])
+    return policy().picture_losses(policy().module, batch, pixels)
+
+
 # What is drawn ------------------------------------------------------------------------------------
 
 
@@ -132,7 +138,7 @@ def test_too_few_pictures_are_refused() -> None:
 def test_the_loss_of_a_picture_is_flow_matching_at_its_own_level() -> None:
     """Written out by hand for two pictures, one of them without a caption."""
     batch = [Captioned(table()[0], table()[0].text, 11), Captioned(table()[1], "", 12)]
-    losses = policy().picture_losses(policy().module, batch)
+    losses = losses_of(batch)
     shift = policy()._schedules.training_shift
     for place, one in enumerate(batch):
         image = ground_truth_image(one.prompt, policy().image_side)
@@ -160,11 +166,11 @@ def test_a_picture_of_any_size_is_its_middle_square(tmp_path: Path) -> None:
         Image.fromarray(pixels).save(tmp_path / f"{name}.png")
         prompt = Prompt(0, 0, "grey", {"image": str(tmp_path / f"{name}.png")})
         batch.append(Captioned(prompt, "grey", 5))
-    losses = policy().picture_losses(policy().module, batch)
+    losses = losses_of(batch)
     assert losses[0].item() == pytest.approx(losses[1].item(), rel=1e-5)
     (tmp_path / "wide.png").unlink()
     with pytest.raises(DataError, match=r"'grey'.*wide\.png"):
-        policy().picture_losses(policy().module, batch)
+        losses_of(batch)
 
 
 def test_encoding_is_the_way_back_of_decoding() -> None:
@@ -268,12 +274,43 @@ def test_gradients_are_mixed_as_the_formula_has_it(update) -> None:
     assert_close(other, rewards)
 
 
+def test_pictures_are_read_beside_the_replays(update, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By another thread, and never more than two micro-batches ahead of what is learned."""
+    read, learned, ahead, threads = [], [], [], set()
+    pixels, losses, own = policy().pixels, policy().picture_losses, policy().replay
+    plenty = threading.Event()
+
+    def noted(one: Captioned) -> np.ndarray:
+        threads.add(threading.current_thread().name.split("_")[0])
+        read.append(one.prompt.prompt_id)
+        ahead.append(len(read) - len(learned))
+        if len(read) == 4:
+            plenty.set()
+        return pixels(one)
+
+    def learning(module, batch: Sequence[Captioned], given: np.ndarray) -> Tensor:
+        learned.extend(one.prompt.prompt_id for one in batch)
+        return losses(module, batch, given)
+
+    def replay(*parts):
+        assert plenty.wait(20), "nothing is read while samples are replayed"
+        return own(*parts)
+
+    monkeypatch.setattr(policy(), "pixels", noted)
+    monkeypatch.setattr(policy(), "picture_losses", learning)
+    monkeypatch.setattr(policy(), "replay", replay)
+    update(coefficient=1.0, pictures_per_update=12, micro_batch_size=2)
+    assert threads == {"pictures"}
+    assert learned == read
+    assert len(read) == 12
+    assert max(ahead) <= 4 + 2, "and those of the micro-batch that is taken"
+
+
 def test_micro_batches_of_pictures_are_added_up(update) -> None:
     """One micro-batch of 4, or of 8 in two: the same mean over the same pictures."""
     for size in (4, 8):
         losses = [
-            policy().picture_losses(policy().module, batch).detach()
-            for batch in supervision(micro_batch_size=size).batches(1, 0)
+            losses_of(batch).detach() for batch in supervision(micro_batch_size=size).batches(1, 0)
         ]
         assert len(losses) == 8 // size
         mean = torch.cat(losses).mean().item()

@@ -134,7 +134,7 @@ def variables(as_json: bool) -> None:
     --json)"`.
     """
     if as_json:
-        click.echo(json.dumps(taken()))
+        click.echo(json.dumps(variables_taken(with_variables=True)))
         return
     width = max(len(one.name) for one in VARIABLES)
     found = taken()

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
-from atelier.config.variables import taken
+from atelier.config.variables import not_taken, taken
 
 Verb = TypeVar("Verb", bound=Callable[..., Any])
 
@@ -68,9 +68,12 @@ variables_option = click.option(
 
 
 def variables_taken(with_variables: bool) -> dict[str, str]:
-    """Variables of the guide as settings, where that was asked for; else says which it could be."""
+    """Variables of the guide as settings, where that was asked for, and why others that are set are
+    none; else says which it could be."""
     found = taken()
     if with_variables:
+        for told in not_taken():
+            click.echo(told, err=True)
         return found
     if found:
         click.echo(f"{', '.join(found)}: set, and not used without --variables", err=True)

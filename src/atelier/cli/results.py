@@ -88,8 +88,8 @@ def sft(name: str, out: Path, onto: Path | None, most_moved: float, device: str)
     """Write a merged DeepGen as one file of weights (.pth), to fine-tune from.
 
     PATH is a run (its directory or id) or a merged export, of average or last weights as
-    export.weights had it. OUT is a new file, read back, and painted with in a clean process,
-    before it is put in place.
+    export.weights had it, or a checkpoint that DeepGen-RL saved. OUT is a new file, read back, and
+    of a run painted with in a clean process, before it is put in place.
     """
     from atelier.export.deepgen.sft import write_sft
     from atelier.export.verify import resolve_device

@@ -16,6 +16,7 @@ from atelier.config.paths import from_root, is_directory, is_file
 from atelier.config.policy_parts import holds_weights_alone
 from atelier.config.schema import PolicyConfig, RunConfig
 from atelier.errors import ConfigError
+from atelier.weight_index import WEIGHTS_INDEX, weight_files
 
 Rejections = Iterator[tuple[str, str]]
 
@@ -100,7 +101,10 @@ def _checkpoint_rejections(policy: PolicyConfig) -> Rejections:
     if sft is not None and holds_weights_alone(sft):
         yield from _saved_rejections("policy.bases.sft", sft)
     elif sft is not None:
-        yield "policy.bases.sft", f"{sft} is no file of weights: *.pth, *.bin or *.safetensors"
+        yield (
+            "policy.bases.sft",
+            f"{sft} is no file of weights: *.pth, *.bin, *.safetensors or its index",
+        )
     if policy.revision is not None:
         yield (
             "policy.revision",
@@ -116,9 +120,11 @@ def _saved_rejections(key: str, path: str) -> Rejections:
         yield key, f"{path} is a directory and no file of weights; {_consolidating(file)}"
     elif not is_file(file):
         yield key, f"there is no file {path}"
-    elif file.suffix == ".safetensors":
+    elif file.name.endswith((".safetensors", WEIGHTS_INDEX)):
         try:
-            require_to_the_end(file)
+            for one in weight_files(file):
+                if one.suffix == ".safetensors":
+                    require_to_the_end(one)
         except ConfigError as error:
             yield key, str(error)
     else:

@@ -10,6 +10,7 @@ from typing import Any
 PATH_KEYS = (
     *(f"data.{key}" for key in ("path", "heldout_path", "unpaired_path", "curriculum.scores")),
     *("data.datasets.*.path", "data.datasets.*.heldout_path", "data.sft.files.*.path"),
+    "data.sft.files.*.data_root",
     *("policy.path", "policy.layout", "policy.bases.*"),
     *("rollout.environment.adapter", "rollout.sampler.server.environment"),
     *("rewards.*.path", "rewards.*.processor", "rewards.*.regions.checkpoint"),

@@ -7,15 +7,16 @@ from typing import Literal
 from pydantic import Field
 
 from atelier.config.sections import NonNegativeFloat, Section, operational
+from atelier.weight_index import WEIGHTS_INDEX
 
 Dtype = Literal["float32", "bfloat16", "float16"]
 DTYPE_BYTES: dict[Dtype, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
 def holds_weights_alone(path: str) -> bool:
-    """Whether a path names a file of weights, of torch.save or safetensors, which does not say what
-    model it is."""
-    return path.endswith((".pth", ".pt", ".bin", ".safetensors"))
+    """Whether a path names a file of weights, of torch.save or safetensors, or an index of such
+    files, which does not say what model it is."""
+    return path.endswith((".pth", ".pt", ".bin", ".safetensors", WEIGHTS_INDEX))
 
 
 class VaeConfig(Section):

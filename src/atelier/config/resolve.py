@@ -46,7 +46,7 @@ def resolve(
     `recipe` is a name below `recipes_dir` or a path ending in .yaml; without it, the recipe that
     params.yaml names. `overrides` are `dotted.key=value`. `params_file` defaults to the
     repository's params.yaml, which may be missing; a file that is named must exist. `variables`
-    are those of `variables.taken`; one that says nothing beside the recipe is told in the log.
+    are those of `variables.taken`; one that says nothing beside the rest is told in the log.
     Raises ConfigError listing every problem with its file and line or argument.
     """
     problems: list[str] = []
@@ -58,12 +58,13 @@ def resolve(
         recipe, asked_by = _recipe_asked_for(recipe, params)
         if recipe is not None:
             layers += recipe_layers(recipe, recipes_dir or recipes_directory(), asked_by)
-    with _noted(problems):
-        layers.append(_variables_layer(variables or {}, layers))
-    layers.append(params)
+    above = [params]
     for argument in overrides:
         with _noted(problems):
-            layers.append(_read_override(argument))
+            above.append(_read_override(argument))
+    with _noted(problems):
+        layers.append(_variables_layer(variables or {}, [*layers, *above]))
+    layers += above
     merged = _merged(layers, problems)
     expand_home(merged.values)
     return _validated(merged, recipe, problems)
@@ -96,9 +97,9 @@ def _recipe_asked_for(recipe: str | None, params: Layer) -> tuple[str | None, st
     return named, where
 
 
-def _variables_layer(variables: Mapping[str, str], recipe: Sequence[Layer]) -> Layer:
-    below: list[str] = []  # problems of the recipe are told with all layers
-    layer, remarks = layer_of(variables, _merged(recipe, below).values)
+def _variables_layer(variables: Mapping[str, str], others: Sequence[Layer]) -> Layer:
+    theirs: list[str] = []  # their problems are told with all layers
+    layer, remarks = layer_of(variables, _merged(others, theirs).values)
     for remark in remarks:
         logger.warning("%s", remark)
     return layer

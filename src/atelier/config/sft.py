@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -21,11 +22,22 @@ class PictureFile(Section):
     path: str = Field(
         min_length=1,
         description="JSON lines {caption, image}, an image being a file named from the lines' "
-        "folder; or Parquet with the columns caption and image, whose pictures are inside.",
+        "folder; or Parquet with the columns caption and image, whose pictures are inside; or "
+        "MMEngine's Python, which is not run, or YAML, of files {image_path, txt}.",
+    )
+    data_root: str | None = Field(
+        None,
+        min_length=1,
+        description="Folder that DATA_ROOT stands for in a path of MMEngine's Python or YAML.",
     )
     weight: Annotated[float, Field(ge=1e-6, le=1e6)] = Field(
         1.0, description="How often its pictures are drawn, as data.sft.sampling_mode has it."
     )
+
+    @property
+    def lists_files(self) -> bool:
+        """Whether it names other files, and holds no picture itself."""
+        return Path(self.path).suffix in (".py", ".yaml", ".yml")
 
 
 class PicturesConfig(Section):
@@ -48,8 +60,7 @@ class PicturesConfig(Section):
 
     @property
     def named_files(self) -> dict[str, PictureFile]:
-        """The files, in an order that does not depend on how they were written down; the place of
-        one is its data set's id."""
+        """The files, in an order that does not depend on how they were written down."""
         return dict(sorted(self.files.items()))
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
@@ -58,6 +69,9 @@ class PicturesConfig(Section):
             yield "files", "is required with data.sft.source: files"
         if self.source != "files" and self.files:
             yield "files", "is read with data.sft.source: files"
+        for name, file in self.files.items():
+            if file.data_root is not None and not file.lists_files:
+                yield f"files.{name}.data_root", "belongs to a file that lists others, .py or .yaml"
 
 
 class SftConfig(Section):

@@ -64,10 +64,9 @@ def _sharing_rejections(config: RunConfig, ranks: int) -> Rejections:
             f"{config.data.sft.scenes} are fewer than train.sft.pictures_per_update {pictures}",
         )
     if pictures % (size * ranks):
-        parts = counted(ranks, "process")
         yield (
             "train.sft.pictures_per_update",
             f"{pictures} pictures cannot be shared in micro-batches of {size} "
-            f"(rollout.micro_batch_size) by {parts} (launch.processes); "
-            f"{nearest_multiples(size * ranks, pictures)} works",
+            f"(rollout.micro_batch_size) by {counted(ranks, 'rank')} "
+            f"(launch.processes x launch.nodes); {nearest_multiples(size * ranks, pictures)} works",
         )

@@ -4,15 +4,8 @@ from __future__ import annotations
 
 DEEPGEN_PAGE = "docs/coming-from-deepgen-rl.md"
 
-# Keys that the page and the tables already name and the schema does not have yet. A test fails for
-# each that has come: take it away here then, or rename it everywhere where it came by another name.
-AWAITED_KEYS: frozenset[str] = frozenset()
-
-# The same of recipes.
-AWAITED_RECIPES: frozenset[str] = frozenset()
-
 # Parameters without their dashes, and ours; () where nothing is to be set.
-PARAMETERS: dict[str, tuple[str, ...]] = {
+DEEPGEN_KEYS: dict[str, tuple[str, ...]] = {
     "model_config": (),
     "checkpoint": ("policy.path",),
     "output_dir": (),
@@ -90,9 +83,4 @@ PARAMETERS: dict[str, tuple[str, ...]] = {
     "num_generations": ("rollout.group_size",),
     "per_device_train_batch_size": ("rollout.micro_batch_size",),
     "gradient_accumulation_steps": ("train.updates_per_step",),
-}
-
-# Of those, what a hint may say: keys that exist.
-DEEPGEN_KEYS: dict[str, tuple[str, ...]] = {
-    name: tuple(key for key in keys if key not in AWAITED_KEYS) for name, keys in PARAMETERS.items()
 }

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from atelier.config.theirs_deepgen import AWAITED_KEYS
+from atelier.config.schema import AlgorithmConfig
 from atelier.config.yaml_files import Layer, Origin
 from atelier.errors import ConfigError
 
@@ -33,10 +33,11 @@ class Variable:
         name: of the variable.
         keys: what it stands for; empty: nothing here, and `why` says why.
         read: its text as values of keys.
-        section: of the recipe, without which it says nothing; with JUDGE in `keys`, the section
-            whose `judge` that is.
+        section: of the run, without which it says nothing; with JUDGE in `keys`, the section whose
+            `judge` that is.
         why: what is different here.
         instead: other names, which count where this one is not set.
+        algorithm: `algorithm.name` of the run, with another of which it says nothing.
     """
 
     name: str
@@ -45,12 +46,14 @@ class Variable:
     section: str | None = None
     why: str = ""
     instead: tuple[str, ...] = ()
+    algorithm: str | None = None
 
     @property
     def difference(self) -> str:
         """What a table says of it beside its keys."""
-        where = f"of a recipe with `{self.section}`" if self.section else ""
-        return "; ".join(part for part in (where, self.why) if part)
+        where = f"of a run with `{self.section}`" if self.section else ""
+        which = f"with `algorithm.name: {self.algorithm}`" if self.algorithm else ""
+        return "; ".join(part for part in (where, which, self.why) if part)
 
 
 def _text(*keys: str) -> tuple[tuple[str, ...], Read]:
@@ -195,10 +198,17 @@ VARIABLES: tuple[Variable, ...] = (
         "EVAL_DATASET_CONFIG",
         *_file("data.heldout_path", "data.heldout_source", "deepgen_eval"),
     ),
-    *_names(
-        "SFTAUX_DATASET_CONFIG", "a program of theirs; `data.sft.files` are tables of pictures"
+    Variable(
+        "SFTAUX_DATASET_CONFIG",
+        *_file("data.sft.files.sftaux.path", "data.sft.source", "files"),
+        why="read and not run, beside other files that `data.sft.files` names",
     ),
-    *_names("DATA_ROOT", "paths in a data file are relative to it"),
+    Variable(
+        "DATA_ROOT",
+        *_text("data.sft.files.sftaux.data_root"),
+        section="data.sft.files.sftaux",
+        why="elsewhere, paths in a data file are relative to it",
+    ),
     *_names("OUTPUT_DIR LOG_DIR", "a run has a folder of its own; ATELIER_RUNS says below which"),
     # Rewards and judges (spec deepgen 5)
     *_of_services(),
@@ -268,15 +278,9 @@ VARIABLES: tuple[Variable, ...] = (
         "UNIGENBENCH_WORKERS", *_number(f"{_OWN}.concurrency"), section="evaluation.unigenbench"
     ),
     # Algorithm (spec deepgen 2)
-    Variable("ATRAIN_ADV_CLIP_MAX", *_number("algorithm.advantage_clip")),
-    Variable(
-        "ATRAIN_NFT_BETA", *_number("algorithm.nft.strength"), why="with `algorithm.name: nft`"
-    ),
-    Variable(
-        "ATRAIN_NFT_ADV_CLIP_RANGE",
-        *_number("algorithm.advantage_clip"),
-        why="with `algorithm.name: nft`",
-    ),
+    Variable("ATRAIN_ADV_CLIP_MAX", *_number("algorithm.advantage_clip"), algorithm="grpo"),
+    Variable("ATRAIN_NFT_BETA", *_number("algorithm.nft.strength"), algorithm="nft"),
+    Variable("ATRAIN_NFT_ADV_CLIP_RANGE", *_number("algorithm.advantage_clip"), algorithm="nft"),
     *_names(
         "ATRAIN_CLAMP_LOGPROB ATRAIN_CLAMP_LOGPROB_DIFF",
         "log-probabilities that are not finite stop the run",
@@ -308,6 +312,7 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("SWANLAB_MODE", *_mirror("tracking.swanlab"), why="that there is one, `enabled` says"),
     *_names("WANDB_API_KEY", "a token: their package reads it, and it is in no file of ours"),
 )
+_ALGORITHM: str = AlgorithmConfig.model_fields["name"].default
 BY_NAME: Mapping[str, Variable] = {
     name: one for one in VARIABLES for name in (*reversed(one.instead), one.name)
 }
@@ -321,42 +326,78 @@ def taken(environment: Mapping[str, str] | None = None) -> dict[str, str]:
     Args:
         environment: default: this process's.
     """
+    return {names[0]: text for one, names, text in _set_in(environment) if one.keys}
+
+
+def not_taken(environment: Mapping[str, str] | None = None) -> list[str]:
+    """Of those that are set, each that `taken` leaves out, and why."""
+    told = []
+    for one, names, _ in _set_in(environment):
+        told += [f"{name}: not taken: {names[0]} is set, too" for name in names[1:]]
+        if not one.keys:
+            told.append(f"{names[0]}: not taken: {one.why}")
+    return told
+
+
+def _set_in(
+    environment: Mapping[str, str] | None,
+) -> Iterator[tuple[Variable, list[str], str]]:
+    """Each variable that is set, its names that are, and the text of the first."""
     environment = os.environ if environment is None else environment
-    found = {}
     for one in VARIABLES:
         names = [name for name in (one.name, *one.instead) if environment.get(name)]
-        if one.keys and names:
-            found[names[0]] = environment[names[0]]
-    return found
+        if names:
+            yield one, names, environment[names[0]]
 
 
-def layer_of(variables: Mapping[str, str], recipe: Mapping[str, Any]) -> tuple[Layer, list[str]]:
-    """What variables set, as a layer above the recipe, and remarks on those that set nothing.
+def joined(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str]:
+    """What a run took before, and what it takes now, which counts where both are one variable,
+    whatever name that has."""
+    replaced = [BY_NAME.get(name) for name in now]
+    kept = {name: text for name, text in before.items() if BY_NAME.get(name) not in replaced}
+    return {**kept, **now}
+
+
+def layer_of(variables: Mapping[str, str], around: Mapping[str, Any]) -> tuple[Layer, list[str]]:
+    """What variables set, as a layer, and remarks on those that set nothing.
 
     Args:
         variables: name and text of each that was taken.
-        recipe: the values below, which say what judges are called and which sections there are.
+        around: the values of all other layers, those above among them, which say what judges are
+            called, which sections there are, and which algorithm learns.
 
     Raises:
         ConfigError: a name is none of VARIABLES.
     """
     layer, remarks = Layer(), []
-    for name, text in variables.items():
-        variable = BY_NAME.get(name)
-        if variable is None or not variable.keys:
+    for name in variables:
+        if name not in BY_NAME or not BY_NAME[name].keys:
             raise ConfigError(f"variable {name}: stands for no key here; `atelier variables` lists")
-        section = _at(recipe, variable.section) if variable.section else {}
-        judge = section.get("judge") if isinstance(section, dict) else None
-        for key, value in variable.read(text).items():
-            if awaited := AWAITED_KEYS.intersection((*variable.keys, variable.section)):
-                remarks.append(f"{name}: does nothing: {min(awaited)} is not in this version")
-            elif section is None:
-                remarks.append(f"{name}: does nothing: the recipe has no {variable.section}")
-            elif JUDGE in key and not isinstance(judge, str):
-                remarks.append(f"{name}: does nothing: {variable.section} asks no judge")
-            else:
-                _put(layer, key.replace(JUDGE, str(judge)).split("."), value, Origin(f"${name}"))
-    return layer, list(dict.fromkeys(remarks))
+    # In the order of VARIABLES, for one may belong to a section that another makes.
+    for name in sorted(variables, key=lambda name: VARIABLES.index(BY_NAME[name])):
+        variable, origin = BY_NAME[name], Origin(f"${name}")
+        if problem := _idle(variable, layer.values, around):
+            remarks.append(f"{name}: does nothing: {problem}")
+            continue
+        judge = str(_at(around, f"{variable.section}.judge"))
+        for key, value in variable.read(variables[name]).items():
+            _put(layer, key.replace(JUDGE, judge).split("."), value, origin)
+    return layer, remarks
+
+
+def _idle(variable: Variable, own: Mapping[str, Any], around: Mapping[str, Any]) -> str | None:
+    """Why a variable says nothing of a run; None where it does."""
+    section, algorithm = variable.section, _at(around, "algorithm.name") or _ALGORITHM
+    if variable.algorithm not in (None, algorithm):
+        return f"algorithm.name is {algorithm}, and not {variable.algorithm}"
+    if section is None:
+        return None
+    if _at(around, section) is None and _at(own, section) is None:
+        return f"the run has no {section}"
+    asks = any(JUDGE in key for key in variable.keys)
+    if asks and not isinstance(_at(around, f"{section}.judge"), str):
+        return f"{section} asks no judge"
+    return None
 
 
 def _at(values: Mapping[str, Any], key: str) -> Any:

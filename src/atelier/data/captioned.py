@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 from atelier.config.paths import from_root
-from atelier.config.sft import PicturesConfig
+from atelier.config.prompt_files import shards_of
+from atelier.config.sft import PictureFile, PicturesConfig
 from atelier.data.keys import key
 from atelier.data.prompts import Prompt, PromptSet
 from atelier.data.readers import captioned
+from atelier.data.readers.picture_sets import read_sets
 from atelier.data.samplers import sampling_shares, weighted_indices
 from atelier.data.scene_tables import Task, TooFewScenes, Wording, scene_table
 from atelier.data.scenes import Kind
@@ -33,8 +37,8 @@ class CaptionedConfig(Protocol):
 def captioned_table(data: CaptionedConfig) -> PromptSet | None:
     """Every picture with its caption, as a prompt with ground truth; None where none are asked for.
 
-    dataset_id is the place of a file among the names of data.sft.files in their order, the name
-    being metadata "dataset".
+    dataset_id is the place of a file among `named_sets`; metadata "dataset" is its name, and
+    "weight" how often it is drawn.
 
     Raises:
         DataError: a file is missing or malformed, or there are not so many scenes.
@@ -44,11 +48,48 @@ def captioned_table(data: CaptionedConfig) -> PromptSet | None:
     if data.sft.source == "scenes":
         return _scenes(data)
     prompts: list[Prompt] = []
-    for dataset, (name, file) in enumerate(data.sft.named_files.items()):
-        for one in captioned.read(Path(file.path)):
-            metadata = {**one.metadata, "dataset": name}
-            prompts.append(Prompt(one.prompt_id, dataset, one.text, metadata))
+    for dataset, one in enumerate(named_sets(data.sft)):
+        added = {"dataset": one.name, "weight": one.weight}
+        prompts += [
+            Prompt(row.prompt_id, dataset, row.text, {**row.metadata, **added})
+            for row in one.read()
+        ]
     return PromptSet(tuple(prompts), TABLE)
+
+
+@dataclass(frozen=True)
+class NamedSet:
+    """One file of captioned pictures.
+
+    Attributes:
+        paths: its shards.
+    """
+
+    name: str
+    weight: float
+    paths: Sequence[Path]
+    read: Callable[[], list[Prompt]]
+    count: Callable[[], int]
+
+
+def named_sets(pictures: PicturesConfig) -> list[NamedSet]:
+    """The files of data.sft.files by name, of those that list others the ones that they list.
+
+    Raises:
+        DataError: a list is not one, or names what is not there.
+    """
+    return [one for name, file in pictures.named_files.items() for one in _sets_of(name, file)]
+
+
+def _sets_of(name: str, file: PictureFile) -> Iterator[NamedSet]:
+    path = Path(file.path)
+    if not file.lists_files:
+        read, count = partial(captioned.read, path), partial(captioned.count, from_root(path))
+        yield NamedSet(name, file.weight, shards_of(path), read, count)
+        return
+    for one in read_sets(path, file.data_root):
+        own, weight = f"{name}/{one.name}", file.weight * one.weight
+        yield NamedSet(own, weight, [one.path], one.read, one.count)
 
 
 def picture_indices(
@@ -60,8 +101,8 @@ def picture_indices(
         PlanError: there are fewer pictures than are to be drawn.
     """
     require_enough(len(table), pictures, count)
-    weights = dict(enumerate(file.weight for file in pictures.named_files.values())) or {0: 1.0}
     ids = [one.dataset_id for one in table]
+    weights = {one.dataset_id: one.metadata.get("weight", 1.0) for one in table}
     shares = sampling_shares(ids, weights, pictures.sampling_mode)
     # Not by the run's seed itself, as prompts are: tables of one size would be permuted alike.
     return weighted_indices(shares, update, count, key(TABLE, seed))
@@ -87,7 +128,7 @@ def count_pictures(pictures: PicturesConfig) -> int:
     Raises:
         DataError: a file is missing, or no such file.
     """
-    return sum(captioned.count(from_root(file.path)) for file in pictures.named_files.values())
+    return sum(one.count() for one in named_sets(pictures))
 
 
 @dataclass(frozen=True)

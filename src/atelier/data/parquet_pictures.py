@@ -7,14 +7,19 @@ has the Parquet file has it.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from atelier.errors import DataError
 
 COLUMN = "image"
+_KEPT_OPEN = 64  # files
 _TOGETHER = 32  # rows that are decoded at once: a picture lies behind all before it in its group
+
+_reading = threading.Lock()  # one reader of a file serves one thread at a time
 
 
 def is_inside(path: Path) -> bool:
@@ -30,12 +35,14 @@ def picture_bytes(path: Path) -> bytes:
     """
     file, row = path.parent, int(path.name)
     import pyarrow
-    from pyarrow.parquet import ParquetFile
 
-    if not file.is_file():
-        raise FileNotFoundError(f"no such file {file}")
     try:
-        with ParquetFile(file, memory_map=True) as opened:
+        now = file.stat()
+    except FileNotFoundError as error:
+        raise FileNotFoundError(f"no such file {file}") from error
+    try:
+        with _reading:
+            opened = _opened(file, now.st_mtime_ns, now.st_size)
             group, place = _place_of(opened, row)
             for batch in opened.iter_batches(_TOGETHER, row_groups=[group], columns=[COLUMN]):
                 if place < len(batch):
@@ -44,6 +51,14 @@ def picture_bytes(path: Path) -> bytes:
     except (pyarrow.ArrowException, KeyError, UnicodeDecodeError) as error:
         raise OSError(f"{file} is damaged, or has no pictures: {error}") from error
     raise OSError(f"{file} has no row {row}")
+
+
+@lru_cache(maxsize=_KEPT_OPEN)
+def _opened(file: Path, changed_ns: int, size: int) -> Any:
+    """A file as it is now: its footer is read once, and not for every picture."""
+    from pyarrow.parquet import ParquetFile
+
+    return ParquetFile(file, memory_map=True)
 
 
 def rows_of_file(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, dict[str, Any]]]:

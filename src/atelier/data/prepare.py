@@ -11,7 +11,7 @@ from atelier.config.datasets import SamplingMode
 from atelier.config.prompt_files import named_files
 from atelier.config.sft_rules import picture_files
 from atelier.data import mixtures
-from atelier.data.captioned import CaptionedConfig, captioned_table
+from atelier.data.captioned import CaptionedConfig, captioned_table, named_sets
 from atelier.data.datasets import Dataset, Mixture
 from atelier.data.difficulty import Curriculum, with_curriculum
 from atelier.data.prompts import PromptSet, write_prompts
@@ -152,7 +152,9 @@ def input_files(config: DataConfig, root: Path) -> list[Path]:
         files.append(root / one.path)
         if one.part != "scores":
             files += _named_in(root / one.path, one.source)
-    return [*files, *(root / file for _, file in picture_files(config.sft))]
+    files += [root / file for _, file in picture_files(config.sft)]
+    listed = [one for named in named_sets(config.sft) for one in named.paths]
+    return list(dict.fromkeys([*files, *(root / one for one in listed)]))
 
 
 def _named_in(path: Path, source: str) -> list[Path]:

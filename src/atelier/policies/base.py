@@ -174,8 +174,20 @@ class Captioned:
 class LearnsFromPictures(Protocol):
     """A policy that also learns from captioned pictures, as those that denoise do."""
 
-    def picture_losses(self, module: nn.Module, batch: Sequence[Captioned]) -> Tensor:
-        """A supervised loss of each picture [B], float32, with gradients."""
+    def pixels(self, one: Captioned) -> np.ndarray:
+        """The picture as the policy learns from it, uint8 [side, side, 3]. Reads files and computes
+        nothing on a device, so that another thread may do it ahead.
+
+        Raises:
+            DataError: it is not there any more, or damaged.
+        """
+        ...
+
+    def picture_losses(
+        self, module: nn.Module, batch: Sequence[Captioned], pixels: np.ndarray
+    ) -> Tensor:
+        """A supervised loss of each picture [B], float32, with gradients. pixels: of each, uint8
+        [B, side, side, 3]."""
         ...
 
 

@@ -93,10 +93,6 @@ def _flush_mlflow(run: RunDirectory, deadline: float) -> bool:
 
 def _flush_mirrors(run: RunDirectory, deadline: float) -> None:
     try:
-        while time.monotonic() < deadline and not mirrors.is_left_alone(run):
-            if mirrors.sync(run):
-                break
-            time.sleep(0.1)
-        mirrors.close(run)
+        mirrors.flush(run, deadline)
     except AtelierError as error:
         logger.warning("mirrors: %s", error)

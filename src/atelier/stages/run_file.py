@@ -15,6 +15,7 @@ from atelier.config.paths import make_folder, repository_root, runs_root
 from atelier.config.plan import plan
 from atelier.config.resolve import load_stage_config, resolve, write_stage_configs
 from atelier.config.schema import RunConfig
+from atelier.config.variables import joined
 from atelier.disk import stopped_when_full
 from atelier.errors import DataError
 from atelier.stages.find_run import find_run
@@ -59,7 +60,7 @@ def write_run(
 
     Args:
         warnings: the plan's; None keeps what stands there.
-        variables: of a guide, that values were taken from; None keeps what stands there.
+        variables: of a guide, that values were taken from, beside those that stand there.
     """
     before = read_run(run) if run.run_file.exists() else {}
     digests = {stage: stage_digest(config, stage) for stage in STAGES}
@@ -72,7 +73,7 @@ def write_run(
         "created": before.get("created") or datetime.now(UTC).isoformat(timespec="seconds"),
         "recipe": config.recipe,
         "overrides": list(before.get("overrides", []) if overrides is None else overrides),
-        "variables": dict(before.get("variables", {}) if variables is None else variables),
+        "variables": joined(before.get("variables", {}), variables or {}),
         "run_name": config.tracking.run_name
         or f"{config.recipe or 'run'} seed {config.train.seed}",
         "seed": config.train.seed,
@@ -188,7 +189,7 @@ def _configuration(
             return (_named(config, run_name), before["overrides"]) if run_name else (config, None)
         kept = _without_old_services(before["overrides"], overrides)
         recipe, overrides = recipe or before["recipe"], [*kept, *overrides]
-        variables = variables or before.get("variables")
+        variables = joined(before.get("variables", {}), variables or {})
     name = [f"tracking.run_name={json.dumps(run_name)}"] if run_name else []
     config = resolve(recipe, [*overrides, *name], variables=variables)
     plan(config)

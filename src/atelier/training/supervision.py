@@ -9,10 +9,14 @@ each rank; and every update of a step has its own.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
+import numpy as np
+
 from atelier.algorithms.supervised import loss_shares
+from atelier.background import done_ahead
 from atelier.config.schema import RunConfig
 from atelier.config.sft_rules import picture_micro_batch
 from atelier.data.captioned import picture_indices
@@ -61,17 +65,35 @@ class Supervision:
         """By what the loss of the rewards is multiplied beside these."""
         return loss_shares(self.config.train.sft)[0] if batches else 1.0
 
-    def learn(self, engine: Engine, batches: Batches, means: WeightedMeans) -> None:
+    def read_ahead(self, batches: Batches) -> AbstractContextManager[Iterator[np.ndarray]]:
+        """Inside, the pictures of these micro-batches are read beside what else is computed, two
+        micro-batches ahead at most; one by one, in their order."""
+        pictures = (one for batch in batches for one in batch)
+        most = 2 * picture_micro_batch(self.config)
+        return done_ahead("pictures", self.policy.pixels, pictures, most)
+
+    def learn(
+        self,
+        engine: Engine,
+        batches: Batches,
+        pixels: Iterator[np.ndarray],
+        means: WeightedMeans,
+    ) -> None:
         """Accumulate gradients of these micro-batches, the last calls before the optimizer's step.
 
         Args:
+            pixels: of their pictures, as `read_ahead` gives them.
             means: gets their loss as loss/sft.
+
+        Raises:
+            DataError: a picture is not there any more, or damaged.
         """
         share = loss_shares(self.config.train.sft)[1]
         for number, batch in enumerate(batches):
             last = number == len(batches) - 1
             with engine.accumulate(last):
-                losses = self.policy.picture_losses(engine.module, batch)
+                shown = np.stack([next(pixels) for _ in batch])
+                losses = self.policy.picture_losses(engine.module, batch, shown)
                 weight = losses.new_full(losses.shape, 1 / self._pictures)
                 engine.backward(share * (losses * weight).sum(), last)
             means.add({"loss/sft": losses.detach()}, weight)

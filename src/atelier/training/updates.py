@@ -92,11 +92,14 @@ class Learner:
             # Without a gradient, the optimizer's momentum would still move the weights.
             return {"grad_norm": 0.0, "learning_rate": rate}
         means, supervision = WeightedMeans(), self.supervision
-        pictures = supervision.batches(step, number) if supervision else []
-        share = supervision.policy_share(pictures) if supervision else 1.0
-        drift = self._learn(rollouts, rows, advantages, weights, share, not pictures, means)
-        if supervision:
-            supervision.learn(self.engine, pictures, means)
+        if supervision is None:
+            drift = self._learn(rollouts, rows, advantages, weights, 1.0, True, means)
+        else:
+            pictures = supervision.batches(step, number)
+            share = supervision.policy_share(pictures)
+            with supervision.read_ahead(pictures) as pixels:
+                drift = self._learn(rollouts, rows, advantages, weights, share, not pictures, means)
+                supervision.learn(self.engine, pictures, pixels, means)
         if fresh:
             self._replay_gate(step, drift)
         gradient_norm = self.engine.step(rate)

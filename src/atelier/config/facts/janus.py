@@ -24,6 +24,7 @@ from atelier.config.facts.files import (
 from atelier.config.facts.targets import adapter_parameters, modules, unknown_targets
 from atelier.config.schema import RunConfig
 from atelier.errors import ConfigError
+from atelier.weight_index import places_in
 
 LANGUAGE_MODEL = "model.language_model."
 VISION = ("model.vision_model.", "model.aligner.")
@@ -196,10 +197,8 @@ def _tensors(root: Path) -> dict[str, Stored]:
             f"{root}: neither model.safetensors nor model.safetensors.index.json: no weights as "
             "transformers saves them; load the model with it and save_pretrained() it here"
         )
-    places = read_json(index).get("weight_map")
-    if not isinstance(places, dict) or not all(isinstance(one, str) for one in places.values()):
-        raise ConfigError(f"{index}: weight_map: expected the file of every tensor")
-    tensors = tensors_in(root / name for name in sorted({*places.values()}))
+    places = places_in(index)
+    tensors = tensors_in(sorted({*places.values()}))
     if lacking := sorted(places.keys() - tensors.keys()):
         raise ConfigError(f"{index}: weight_map: {lacking[0]} is in none of its files")
     return tensors

@@ -25,6 +25,7 @@ from atelier.config.paths import from_root, is_directory
 from atelier.config.schema import PolicyConfig, RunConfig
 from atelier.config.theirs import JANUS_PAGE
 from atelier.errors import ConfigError
+from atelier.weight_index import WEIGHTS_INDEX
 
 Facts = SD3Facts | DeepGenFacts | JanusFacts | QwenFacts
 
@@ -117,9 +118,10 @@ def _require_deepgen(name: str, root: Path) -> None:
         family = "qwen" if _is_qwen(root) else "sd3"
         raise ConfigError(f"{name}: is {_NAMES[family]}; set policy.family: {family}")
     if any(root.glob("*.safetensors")):
+        index = next((one.name for one in root.glob(f"*{WEIGHTS_INDEX}")), None)
         raise ConfigError(
             f"{name}: is no model but a checkpoint of one: name the file itself, "
-            f"{name}/model.safetensors, and what it was trained from as policy.bases"
+            f"{name}/{index or 'model.safetensors'}, and what it was trained from as policy.bases"
         )
     raise ConfigError(f"{name}: has no vlm/ and connector/: not a DeepGen model")
 

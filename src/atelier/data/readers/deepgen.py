@@ -17,9 +17,10 @@ from atelier.config.datasets import SamplingMode
 from atelier.config.reward_names import ours, reward_hint
 from atelier.data.datasets import Dataset, Mixture, labelled
 from atelier.data.prompts import Prompt
-from atelier.data.readers import mmengine, ocr_text, plain
+from atelier.data.readers import ocr_text, plain
 from atelier.data.readers.problems import Problems, did_you_mean
 from atelier.data.readers.yaml_nodes import compose, file_of, items, line_of, mapping, scalar
+from atelier.errors import DataError
 from atelier.legible import alike
 
 SAMPLING_MODES = ("sample_proportional", "weight_only")
@@ -57,7 +58,10 @@ def read_mixture(path: Path, known_rewards: Collection[str] | None = None) -> Mi
             all reported with line and key.
     """
     if path.suffix == ".py":
-        raise mmengine.refusal(path)
+        raise DataError(
+            f"{path}: Python is not run, and names pictures of the auxiliary loss: "
+            "data.sft.files.NAME.path reads it; name the YAML of prompt files here"
+        )
     problems = Problems(path)
     top = mapping(problems, compose(path), "the file", KEYS)
     mode = scalar(problems, top.get("sampling_mode"), "sampling_mode", str) or SAMPLING_MODES[0]

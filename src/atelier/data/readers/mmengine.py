@@ -1,93 +1,111 @@
-"""MMEngine configurations of image data sets: Python files, read as literals and never run.
+"""Python configurations of MMEngine, read as literals and never run.
 
-DeepGen-RL names the data of its auxiliary loss in one (spec/deepgen.md 4.6). It is not used as it
-is: a Python file would have to be executed. What it says of data sets is read, so that a refusal
-can show the YAML to write in its place.
+DeepGen-RL names the data of its auxiliary loss in one (spec/deepgen.md 4.6). Literals, names, sums
+of texts and lists, f-strings, `dict(...)`, `os.path.join` and `os.getenv` are read; what only
+running the file would tell is told with its line where it matters.
 """
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from atelier.data.readers.problems import read_text
+from atelier.data.readers.problems import Problems, read_text
 from atelier.errors import DataError
 
+LOADER = "train_dataloader"
 _LONGEST = 10_000  # characters of a path, and data sets of a list
+_DEFINES = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef, ast.Pass)
 
 
-@dataclass(frozen=True)
-class ImageDataset:
-    """A file of captions and images; $NAME in a path is a variable of the environment."""
-
-    path: str
-    image_folder: str | None
-    sample_weight: float
-
-
-class _Unknown:
+class Unknown:
     """What only running the file would tell."""
 
+    def __init__(self, node: ast.expr) -> None:
+        self.line = node.lineno
+        self._node = node
 
-def read_datasets(path: Path) -> list[ImageDataset]:
-    """The data sets that a configuration names by literals, in their order.
+    def __str__(self) -> str:
+        return ast.unparse(self._node)
+
+
+class Entry(dict[str, Any]):
+    """A mapping of the file, and the line it begins in."""
+
+    def __init__(self, line: int, values: dict[str, Any]) -> None:
+        super().__init__(values)
+        self.line = line
+
+
+def read_entries(path: Path) -> list[Entry]:
+    """The mappings with a `data_path` in the data set of `train_dataloader`, in their order. Values
+    are literals, lists, Entry or Unknown; $NAME in a text is a variable of the environment.
 
     Raises:
-        DataError: not a Python file.
+        DataError: not a Python file; or it would have to be run to know the data sets: every place
+            with its line.
     """
-    text = read_text(path)
+    problems = Problems(path)
     values: dict[str, Any] = {}
     try:
-        for statement in ast.parse(text).body:
-            if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
-                values[statement.targets[0].id] = _value(statement.value, values)
-        return [_dataset(entry) for entry in _entries(values, set())]
+        for statement in ast.parse(read_text(path)).body:
+            _follow(statement, values, problems)
+        problems.raise_if_any()
+        if LOADER not in values:
+            raise DataError(f"{path}: has no {LOADER}, which names the data sets")
+        found = list(_entries(values[LOADER], set(), problems))
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise DataError(f"{path}: not Python: {error or 'nested too deeply'}") from error
+    problems.raise_if_any()
+    if not found:
+        raise DataError(f"{path}: {LOADER}: names no data set, which has a data_path")
+    return found
 
 
-def refusal(path: Path) -> DataError:
-    """Why such a file is not taken, with the YAML to write."""
-    text = f"{path}: an MMEngine configuration is Python and is not run here; write YAML"
-    datasets = read_datasets(path)
-    if not datasets:
-        return DataError(f"{text}: it names no data set by literals")
-    return DataError(f"{text}, here of the data sets that it names:\n{as_yaml(datasets)}")
+def _follow(statement: ast.stmt, values: dict[str, Any], problems: Problems) -> None:
+    """Note what a statement sets; any but an assignment could change what others set."""
+    match statement:
+        case ast.Assign(targets=targets, value=value) if names := _names(targets):
+            values.update(dict.fromkeys(names, _value(value, values)))
+        case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
+            values[name] = _value(value, values)
+        case ast.Expr(value=ast.Constant()):  # a comment in quotes
+            pass
+        case ast.With(items=[ast.withitem(context_expr=ast.Call(func=ast.Name(id="read_base")))]):
+            pass  # names of other files: unknown ones, where they are used
+        case _ if not isinstance(statement, _DEFINES):
+            text = ast.unparse(statement).splitlines()[0]
+            problems.add(f"line {statement.lineno}", f"`{text}` would have to be run")
 
 
-def as_yaml(datasets: list[ImageDataset]) -> str:
-    """The list `datasets` of a YAML file."""
-    lines = ["datasets:"]
-    for one in datasets:
-        lines += [f"  - name: {Path(one.path).stem}", f"    path: {one.path}"]
-        if one.image_folder is not None:
-            lines.append(f"    image_folder: {one.image_folder}")
-        lines.append(f"    sample_weight: {one.sample_weight:g}")
-    return "\n".join(lines)
+def _names(targets: Sequence[ast.expr]) -> list[str]:
+    """What is assigned to; none where that is more than names."""
+    names = [one.id for one in targets if isinstance(one, ast.Name)]
+    return names if len(names) == len(targets) else []
 
 
-def _entries(value: Any, seen: set[int]) -> Iterator[dict[Any, Any]]:
-    """Every mapping within a value that names a file of data; one that stands in several places,
-    under its own name and in a list, is one."""
-    if not isinstance(value, dict | list) or id(value) in seen:
+def _entries(value: Any, seen: set[int], problems: Problems) -> Iterator[Entry]:
+    """Those of a loader, a data set, a data set of data sets, or a list of them."""
+    if isinstance(value, Unknown):
+        problems.add(f"line {value.line}", f"`{value}` is known only when the file is run")
         return
-    seen.add(id(value))
-    if isinstance(value, dict) and isinstance(value.get("data_path"), str):
+    if isinstance(value, Entry | list):
+        if id(value) in seen:
+            where = f"line {value.line}" if isinstance(value, Entry) else LOADER
+            problems.add(where, "stands twice among the data sets; give it a sample_weight")
+            return
+        seen.add(id(value))
+    if isinstance(value, list):
+        for one in value:
+            yield from _entries(one, seen, problems)
+    elif isinstance(value, Entry) and "data_path" in value:
         yield value
-    for one in value.values() if isinstance(value, dict) else value:
-        yield from _entries(one, seen)
-
-
-def _dataset(entry: dict[Any, Any]) -> ImageDataset:
-    folder, weight = entry.get("image_folder"), entry.get("sample_weight", 1.0)
-    return ImageDataset(
-        entry["data_path"],
-        folder if isinstance(folder, str) else None,
-        float(weight) if isinstance(weight, int | float) else 1.0,
-    )
+    elif isinstance(value, Entry):
+        for key in ("dataset", "datasets"):
+            if key in value:
+                yield from _entries(value[key], seen, problems)
 
 
 def _value(node: ast.expr, values: dict[str, Any]) -> Any:
@@ -95,45 +113,62 @@ def _value(node: ast.expr, values: dict[str, Any]) -> Any:
     match node:
         case ast.Constant(value=value):
             return value
-        case ast.Name(id=name):
-            return values.get(name, _Unknown())
+        case ast.Name(id=name) if name in values:
+            return values[name]
         case ast.List(elts=parts) | ast.Tuple(elts=parts):
             return [_value(one, values) for one in parts]
         case ast.Dict(keys=keys, values=parts):
-            pairs = zip(keys, parts, strict=True)
-            return {
-                key.value: _value(one, values)
-                for key, one in pairs
-                if isinstance(key, ast.Constant)
-            }
-        case ast.Call(func=ast.Name(id="dict"), keywords=keywords):
-            return {one.arg: _value(one.value, values) for one in keywords if one.arg}
+            names = [None if key is None else _value(key, values) for key in keys]
+            return _entry(node, names, parts, values)
+        case ast.Call(func=ast.Name(id="dict"), args=[], keywords=keywords):
+            names = [one.arg for one in keywords]
+            return _entry(node, names, [one.value for one in keywords], values)
         case ast.Call(
-            func=ast.Attribute(attr="getenv" | "get"), args=[ast.Constant(value=str(name)), *_]
+            func=ast.Attribute(attr="getenv")
+            | ast.Attribute(attr="get", value=ast.Attribute(attr="environ")),
+            args=[ast.Constant(value=str(name)), *_],
         ):
             return f"${name}"
         case ast.Subscript(
             value=ast.Attribute(attr="environ"), slice=ast.Constant(value=str(name))
         ):
             return f"${name}"
-        case ast.Call(func=ast.Attribute(attr="join"), args=parts):
-            return _joined([_value(one, values) for one in parts], "/")
+        case ast.Call(
+            func=ast.Attribute(attr="join", value=ast.Attribute(attr="path")), args=parts
+        ):
+            return _joined(node, [_value(one, values) for one in parts], "/")
         case ast.JoinedStr(values=parts):
-            return _joined([_value(one, values) for one in parts])
-        case ast.FormattedValue(value=value):
+            return _joined(node, [_value(one, values) for one in parts])
+        case ast.FormattedValue(value=value, conversion=-1, format_spec=None):
             return _value(value, values)
         case ast.BinOp(left=left, op=ast.Add(), right=right):
-            return _added(_value(left, values), _value(right, values))
-    return _Unknown()
+            return _added(node, _value(left, values), _value(right, values))
+    return Unknown(node)
 
 
-def _joined(parts: Sequence[Any], between: str = "") -> Any:
+def _entry(
+    node: ast.expr, names: Sequence[Any], parts: Sequence[ast.expr], values: dict[str, Any]
+) -> Any:
+    """A mapping; where its keys are not known, neither is it."""
+    found: dict[str, Any] = {}
+    for name, part in zip(names, parts, strict=True):
+        value = _value(part, values)
+        if isinstance(name, str):
+            found[name] = value
+        elif name is None and isinstance(value, Entry):  # **value
+            found |= value
+        else:
+            return Unknown(node)
+    return Entry(node.lineno, found)
+
+
+def _joined(node: ast.expr, parts: Sequence[Any], between: str = "") -> Any:
     texts = [one for one in parts if isinstance(one, str)]
     is_known = len(texts) == len(parts) and sum(map(len, texts)) <= _LONGEST
-    return between.join(texts) if is_known else _Unknown()
+    return between.join(texts) if is_known else Unknown(node)
 
 
-def _added(left: Any, right: Any) -> Any:
+def _added(node: ast.expr, left: Any, right: Any) -> Any:
     if isinstance(left, list) and isinstance(right, list) and len(left + right) <= _LONGEST:
         return left + right
-    return _joined([left, right])
+    return _joined(node, [left, right])

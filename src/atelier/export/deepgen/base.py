@@ -145,7 +145,8 @@ class BaseDeepGen(BasePipeline):
         if source is None:
             return super().weights_sha256()
         parts = (source.vlm_directory, source.pipeline_directory / VAE)
-        files = [*source.files, *(one for part in parts for one in sorted(part.glob(_SAFETENSORS)))]
+        files = source.all_files
+        files += [one for part in parts for one in sorted(part.glob(_SAFETENSORS))]
         lines = "".join(f"{file.name} {file_sha256(file)}\n" for file in files)
         return hashlib.sha256(lines.encode()).hexdigest()
 

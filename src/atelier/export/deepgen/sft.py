@@ -1,9 +1,10 @@
-"""A merged DeepGen in the form that fine-tuning starts from: one file of weights, published names.
+"""A trained DeepGen in the form that fine-tuning starts from: one file of weights, published names.
 
 `onto` is the checkpoint that was trained from: what it has beside the transformer and the
 connector, the adapter of the language model first of all, is kept, and every weight keeps its
 dtype. Without it the file holds the language model itself, its adapter merged. What is written is
-read back and compared, and painted with in a clean process, before it is put in place.
+read back and compared, and painted with in a clean process, before it is put in place. Of a
+checkpoint that another trainer left, in one file or in several, there are no images to compare.
 
 Source: spec deepgen 7.3, 7.4: the published conversion loses shards and the adapter.
 """
@@ -11,7 +12,8 @@ Source: spec deepgen 7.3, 7.4: the published conversion loses shards and the ada
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,6 +21,7 @@ import torch
 from torch import Tensor
 
 from atelier.config.paths import make_folder
+from atelier.config.policy_parts import holds_weights_alone
 from atelier.errors import CheckpointError, ConfigError
 from atelier.export.base import safetensors_of
 from atelier.export.clean_process.digests import tensors_digest
@@ -36,6 +39,7 @@ from atelier.policies.deepgen.published import (
     published_vlm_name,
     sort_weights,
 )
+from atelier.weight_index import WEIGHTS_INDEX
 
 TABLE = f"{TRANSFORMER}pos_embed.pos_embed"  # of positions; nobody trains it
 MOST_MOVED = 0.5  # of the transformer's length; post-training moves it by some thousandths
@@ -66,13 +70,14 @@ class Converted:
         replaced: weights of the transformer and the connector.
         vlm: of the language model, where it is in the file in full.
         laid: where it was laid onto a checkpoint.
+        differences: of its images from the trainer's, where these are known.
     """
 
     file: Path
     replaced: int
     vlm: int
     laid: Laid | None
-    differences: Differences
+    differences: Differences | None
 
     @property
     def kept(self) -> int:
@@ -80,7 +85,6 @@ class Converted:
         return 0 if self.laid is None else len(self.laid.state) - self.replaced
 
     def describe(self) -> str:
-        images = self.differences.images
         if self.laid is None:
             rest = f"{self.vlm} of the language model, in full"
         else:
@@ -90,7 +94,15 @@ class Converted:
                 rest += f", and {len(self.laid.left_out)} of its moving average left out"
         return (
             f"{self.file}: {self.replaced} weights of transformer and connector, {rest}; read back "
-            f"and equal, images within {images.max * 255:.0f}/255 of the trainer's (mean "
+            f"and equal, {self._painted()}"
+        )
+
+    def _painted(self) -> str:
+        if self.differences is None:
+            return "not painted with: a checkpoint has no images of its trainer"
+        images = self.differences.images
+        return (
+            f"images within {images.max * 255:.0f}/255 of the trainer's (mean "
             f"{images.mean * 255:.3f}/255)"
         )
 
@@ -102,22 +114,26 @@ def write_sft(
     device: str = "cpu",
     most_moved: float = MOST_MOVED,
 ) -> Converted:
-    """Write a merged export's weights as one file.
+    """Write the weights of a merged export, or of a checkpoint, as one file.
 
     Args:
-        source: a merged export, or a run that has one.
+        source: a merged export, or a run that has one; or what RL of DeepGen-RL saves: a directory
+            with model.safetensors or its index, or such a file.
         target: a new file, *.pth.
         onto: the checkpoint of fine-tuning that was trained from.
         device: of the clean process, cpu or cuda.
         most_moved: see `laid_onto`.
 
     Raises:
-        ConfigError: `source` is no merged DeepGen, `target` is there, or `onto` cannot be read.
+        ConfigError: `source` is neither, `target` is there, or `onto` is missing, which a
+            checkpoint needs, or cannot be read.
         CheckpointError: an altered export, a checkpoint of another model, or a file that does not
             give back what was written.
     """
     if target.exists() or target.suffix != ".pth":
         raise ConfigError(f"{target}: name a new file that ends in .pth")
+    if (checkpoint := _checkpoint_of(source)) is not None:
+        return _write_checkpoint(checkpoint, target, onto, most_moved)
     source = _merged(source)
     check_manifest(source)
     own = named_weights(source)
@@ -129,8 +145,30 @@ def write_sft(
         state = laid.state
         named = {normalised(stored): one for stored, one in state.items()}
         written = {name: named[name] for name in own}
-    found = _put_in_place(source, target, state, written, device)
+    with _put_in_place(target, state) as aside:
+        found = _painted(source, read_record(source), aside, written, device)
     return Converted(target, len(own), len(vlm), laid, found)
+
+
+def _write_checkpoint(
+    checkpoint: Path, target: Path, onto: Path | None, most_moved: float
+) -> Converted:
+    if onto is None:
+        raise ConfigError(
+            f"{checkpoint}: has no language model; name the checkpoint of fine-tuning that it was "
+            "trained from (--onto)"
+        )
+    found = sort_weights(str(checkpoint), read_weights(checkpoint))
+    if found.vlm:
+        raise ConfigError(
+            f"{checkpoint}: holds {len(found.vlm)} weights of the language model, too, as a "
+            "checkpoint of fine-tuning does and one of RL does not"
+        )
+    own = {f"{TRANSFORMER}{name}": one for name, one in found.transformer.items()} | found.bridge
+    laid = laid_onto(str(onto), own, read_weights(onto), most_moved)
+    with _put_in_place(target, laid.state):
+        pass
+    return Converted(target, len(own), 0, laid, None)
 
 
 def named_weights(merged: Path) -> dict[str, Tensor]:
@@ -144,26 +182,19 @@ def named_weights(merged: Path) -> dict[str, Tensor]:
     }
 
 
-def _put_in_place(
-    source: Path,
-    target: Path,
-    state: Mapping[str, Tensor],
-    written: Mapping[str, Tensor],
-    device: str,
-) -> Differences:
-    """Write a file aside, read it back, paint with it, and rename it; how far its images are from
-    the trainer's."""
+@contextmanager
+def _put_in_place(target: Path, state: Mapping[str, Tensor]) -> Iterator[Path]:
+    """Write a file aside and read it back; it is renamed behind what else is proven of it."""
     make_folder(target.parent, "OUT")
     aside = target.with_name(f".{target.name}.{os.getpid()}")
     try:
         torch.save(dict(state), aside)
         _require_read_back(aside, state)
-        found = _painted(source, read_record(source), aside, written, device)
+        yield aside
         as_usual([aside])
         aside.rename(target)
     finally:
         aside.unlink(missing_ok=True)
-    return found
 
 
 # Laid onto a checkpoint ---------------------------------------------------------------------------
@@ -244,13 +275,25 @@ def _moved(own: Mapping[str, Tensor], there: Mapping[str, Tensor]) -> float:
 # Files --------------------------------------------------------------------------------------------
 
 
+def _checkpoint_of(source: Path) -> Path | None:
+    """The file of weights that is named, or the one of a checkpoint's directory; an index before a
+    file, for a directory may have both. None where there is neither."""
+    if holds_weights_alone(str(source)):
+        return source
+    for name in (f"model{WEIGHTS_INDEX}", "model.safetensors"):
+        if (source / name).is_file():
+            return source / name
+    return None
+
+
 def _merged(source: Path) -> Path:
     for folder in (source, source / "merged", source / "export" / "merged"):
         if (folder / MANIFEST).is_file() and (folder / "connector").is_dir():
             return folder
     raise ConfigError(
-        f"{source}: neither a merged export of DeepGen nor a run with one (export/merged); add "
-        "merged to export.formats and run its export stage"
+        f"{source}: neither a merged export of DeepGen, nor a run with one (export/merged), nor a "
+        "checkpoint with model.safetensors or its index; add merged to export.formats and run its "
+        "export stage"
     )
 
 

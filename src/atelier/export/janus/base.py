@@ -7,6 +7,7 @@ is exported as it is stored: only the trainer scales its rows, which changes no 
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -26,6 +27,7 @@ from atelier.export.language.own_files import copy_own_files, write_config
 from atelier.export.manifest import file_sha256
 from atelier.model_files import read_weights
 from atelier.policies.janus.original_layout import in_transformers_layout
+from atelier.weight_index import weight_files
 
 PICKLES = ("*.bin", "*.pth", "*.pt")
 
@@ -119,7 +121,13 @@ class BaseJanus(BaseLanguageModel):
         return {name: tuple(tensor.shape) for name, tensor in self._given.items()}
 
     def weights_sha256(self) -> str:
-        return super().weights_sha256() if self.file is None else file_sha256(self.file)
+        if self.file is None:
+            return super().weights_sha256()
+        files = weight_files(self.file)
+        if len(files) == 1:
+            return file_sha256(self.file)
+        lines = "".join(f"{one.name} {file_sha256(one)}\n" for one in files)
+        return hashlib.sha256(lines.encode()).hexdigest()
 
     @cached_property
     def _given(self) -> dict[str, Tensor]:

@@ -42,6 +42,7 @@ from atelier.policies.deepgen.connector import Bridge
 from atelier.policies.deepgen.published import Published, merge_vlm, require_one_form, sort_weights
 from atelier.policies.deepgen.template import FILE as TEMPLATE
 from atelier.policies.deepgen.template import Template, read_template
+from atelier.weight_index import weight_files
 
 logger = logging.getLogger(__name__)
 
@@ -207,7 +208,8 @@ class Directory(Source):
 
 
 class Checkpoint(Source):
-    """A file of weights by published names over a Qwen2.5-VL and an SD3.5 pipeline."""
+    """Weights by published names, in a file or in those of an index, over a Qwen2.5-VL and an SD3.5
+    pipeline."""
 
     def __init__(self, policy: PolicyConfig) -> None:
         super().__init__(policy)
@@ -217,6 +219,11 @@ class Checkpoint(Source):
         self.files = [from_root(one) for one in (policy.path, bases.sft) if one is not None]
         self.vlm_directory = located(bases.vlm)
         self.pipeline_directory = located(bases.pipeline)
+
+    @property
+    def all_files(self) -> list[Path]:
+        """Those that hold weights, and indices of them."""
+        return [one for file in self.files for one in weight_files(file)]
 
     @cached_property
     def weights(self) -> Published:
@@ -293,4 +300,4 @@ class Checkpoint(Source):
         return Template()
 
     def text_files(self) -> list[Path]:
-        return [*self.files, *(one for one in self.vlm_directory.iterdir() if one.is_file())]
+        return [*self.all_files, *(one for one in self.vlm_directory.iterdir() if one.is_file())]

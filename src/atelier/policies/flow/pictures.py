@@ -23,14 +23,13 @@ from atelier.policies.flow.model import FlowModel
 
 
 def picture_losses(
-    model: FlowModel, module: nn.Module, shift: float, batch: Sequence[Captioned]
+    model: FlowModel,
+    module: nn.Module,
+    shift: float,
+    batch: Sequence[Captioned],
+    pixels: np.ndarray,
 ) -> Tensor:
-    """Of each picture [B], with gradients to `module` alone.
-
-    Raises:
-        DataError: a picture is not there any more, or damaged.
-    """
-    pixels = np.stack([_pixels(one, model.image_side) for one in batch])
+    """Of each picture [B], with gradients to `module` alone. pixels: uint8 [B, side, side, 3]."""
     clean = model.latents(pixels, [key("encoding", one.key) for one in batch])
     noise = model.noise([key("noise", one.key) for one in batch])[:, 0]
     drawn = [training_level(uniform("level", one.key), shift) for one in batch]
@@ -41,7 +40,11 @@ def picture_losses(
     return flow_matching_loss(velocity, clean, noise)
 
 
-def _pixels(one: Captioned, side: int) -> np.ndarray:
-    """The middle of the picture, uint8 [side, side, 3]."""
+def picture_pixels(one: Captioned, side: int) -> np.ndarray:
+    """The middle of the picture, uint8 [side, side, 3].
+
+    Raises:
+        DataError: it is not there any more, or damaged.
+    """
     picture = required_picture(ground_truth_image(one.prompt, side), one.prompt, "ground-truth")
     return np.asarray(square(picture, side))

@@ -14,11 +14,11 @@ from torch import Tensor, nn
 
 from atelier.config.schema import EvaluationConfig, RolloutConfig
 from atelier.data.prompts import Prompt
-from atelier.dynamics.transitions import ode
 from atelier.policies.base import Captioned, Part, Replay, Rollout, Sample
+from atelier.policies.flow.denoising import denoised
 from atelier.policies.flow.forward_process import ForwardProcess
 from atelier.policies.flow.model import FlowModel
-from atelier.policies.flow.pictures import picture_losses
+from atelier.policies.flow.pictures import picture_losses, picture_pixels
 from atelier.policies.flow.schedules import Schedules
 from atelier.policies.flow.stochastic_steps import StochasticSteps
 
@@ -64,9 +64,15 @@ class FlowPolicy(FlowModel):
     ) -> Replay:
         return self._actions.replay(module, rollout, part.actions.start, with_reference)
 
-    def picture_losses(self, module: nn.Module, batch: Sequence[Captioned]) -> Tensor:
+    def pixels(self, one: Captioned) -> np.ndarray:
         """See policies.base.LearnsFromPictures."""
-        return picture_losses(self, module, self._schedules.training_shift, batch)
+        return picture_pixels(one, self.image_side)
+
+    def picture_losses(
+        self, module: nn.Module, batch: Sequence[Captioned], pixels: np.ndarray
+    ) -> Tensor:
+        """See policies.base.LearnsFromPictures."""
+        return picture_losses(self, module, self._schedules.training_shift, batch, pixels)
 
     def pack(self, rollout: Rollout) -> Mapping[str, Tensor]:
         return self._actions.pack(rollout)
@@ -94,7 +100,8 @@ class FlowPolicy(FlowModel):
         config = self._evaluation
         conditions = self.encode(prompts, config.guidance_scale)
         schedule = self._schedules.of_scheduler(config.num_inference_steps)
-        for step, timestep in zip(schedule.steps, schedule.timesteps, strict=True):
-            velocity = self.velocity(module, x, timestep, conditions, config.guidance_scale)
-            x = ode(x, velocity, step)
-        return self.decode(x)
+
+        def velocity(x: Tensor, timestep: Tensor) -> Tensor:
+            return self.velocity(module, x, timestep, conditions, config.guidance_scale)
+
+        return self.decode(denoised(x, schedule, velocity))

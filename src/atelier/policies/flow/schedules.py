@@ -28,6 +28,20 @@ class Schedule:
     tail: int | None = None
 
 
+def schedule_of(
+    scheduler: Any, num_steps: int, device: torch.device, **shift_of_size: float
+) -> Schedule:
+    """What a scheduler of diffusers would take for so many steps; it is left as it was.
+
+    Args:
+        shift_of_size: `mu`, where the scheduler shifts by an image's size.
+    """
+    scheduler = copy.deepcopy(scheduler)
+    scheduler.set_timesteps(num_steps, **shift_of_size)
+    sigmas = scheduler.sigmas.to(torch.float64).tolist()
+    return Schedule(steps_of(sigmas), scheduler.timesteps.to(device))
+
+
 class Schedules:
     """Schedules on a device; each is made once. `tokens`: of an image, as the model sees it."""
 
@@ -60,10 +74,7 @@ class Schedules:
 
     def _of_scheduler(self, num_steps: int) -> Schedule:
         """Of the pipeline's own scheduler: evaluation always, rollouts by default."""
-        scheduler = copy.deepcopy(self._scheduler)
-        scheduler.set_timesteps(num_steps, **self._shift_of_size())
-        sigmas = scheduler.sigmas.to(torch.float64).tolist()
-        return Schedule(steps_of(sigmas), scheduler.timesteps.to(self._device))
+        return schedule_of(self._scheduler, num_steps, self._device, **self._shift_of_size())
 
     def _shift_of_size(self) -> dict[str, float]:
         """What a scheduler that shifts by an image's size has to be told."""

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from atelier.config.image_size import latent_side, vae_factor
 from atelier.config.schema import PolicyConfig, RunConfig
 from atelier.data.keys import key
+from atelier.policies.flow.denoising import guided_velocity
 from atelier.policies.flow.policy import FlowPolicy
 from atelier.policies.precision import computing_in
 from atelier.policies.sd3.decoder import ImageDecoder
@@ -127,7 +128,7 @@ class TransformerPolicy(FlowPolicy):
         twice = (torch.cat([x, x]), torch.cat([timestep, timestep]))
         both = self._forward(module, *twice, self.guided(conditions))
         without, with_prompt = both.chunk(2)
-        return without + guidance * (with_prompt - without)
+        return guided_velocity(without, with_prompt, guidance)
 
     def _forward(self, module: nn.Module, x: Tensor, timestep: Tensor, conditions: Any) -> Tensor:
         with computing_in(self._policy.dtype, self.device):

@@ -7,7 +7,7 @@ was never reached, costs the run nothing and is made again at any time:
 
 Offline, which is the default, a mirror is files below <run>/mirrors/: they are made whole, anew,
 when a stage has begun or ended, and sent by the mirror's own command. Online, rows are sent as they
-come, and <run>/mirrors/<name>.json says which were.
+come, and <run>/mirrors/<name>.json says which were. A changed configuration is another run there.
 
     rows.py       what is shown: numbers by step, image grids
     base.py       what a mirror can do
@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from atelier import telemetry
-from atelier.config.digest import digest
+from atelier.config.digest import digest, stage_digest
 from atelier.config.mirrors import MirrorConfig
 from atelier.config.resolve import load_stage_config
 from atelier.config.schema import RunConfig
@@ -41,7 +41,7 @@ from atelier.tracking.run_directory import (
     write_json,
 )
 
-__all__ = ["close", "has_mirrors", "is_left_alone", "sync"]
+__all__ = ["close", "flush", "has_mirrors", "sync"]
 
 telemetry.off_by_default()
 logger = logging.getLogger(__name__)
@@ -49,8 +49,10 @@ logger = logging.getLogger(__name__)
 LEAVE_ALONE_SECONDS = 60.0
 
 _left_alone_until: dict[str, float] = {}
-# Online runs that this process has open, by mirror and run directory.
-_open: dict[tuple[str, Path], Session] = {}
+# Of a session: mirror, run directory, and the id that the run has there.
+Key = tuple[str, Path, str]
+# Online runs that this process has open.
+_open: dict[Key, Session] = {}
 
 
 def has_mirrors(run: RunDirectory) -> bool:
@@ -69,20 +71,36 @@ def sync(run: RunDirectory) -> bool:
     return all([_synced(run, config, *one) for one in config.tracking.mirrors()])
 
 
-def is_left_alone(run: RunDirectory) -> bool:
-    """Whether a mirror of the run failed a short while ago, and is not tried yet."""
-    names = [name for name, _ in load_stage_config(run.config("report")).tracking.mirrors()]
-    return any(time.monotonic() < _left_alone_until.get(name, 0.0) for name in names)
+def flush(run: RunDirectory, deadline: float) -> None:
+    """Bring each mirror up to date, for the last time in this process, and close it.
+
+    One that fails ends its own part alone: the others go on until they have everything.
+
+    Args:
+        deadline: time.monotonic() at which to stop.
+    """
+    config = load_stage_config(run.config("report"))
+    left = dict(config.tracking.mirrors())
+    while True:
+        left = {
+            name: section
+            for name, section in left.items()
+            if not _synced(run, config, name, section) and not _is_left_alone(name)
+        }
+        if not left or time.monotonic() >= deadline:
+            break
+        time.sleep(0.1)  # another process is at it
+    close(run)
 
 
 def close(run: RunDirectory) -> None:
     """End this process's part of what is open online."""
     for key in [one for one in _open if one[1] == run.root]:
-        _open.pop(key).close()
+        _close(key)
 
 
 def _synced(run: RunDirectory, config: RunConfig, name: str, section: MirrorConfig) -> bool:
-    if time.monotonic() < _left_alone_until.get(name, 0.0):
+    if _is_left_alone(name):
         return False
     try:
         with hold(run.root / "locks" / f"{name}.pid") as other:
@@ -92,23 +110,32 @@ def _synced(run: RunDirectory, config: RunConfig, name: str, section: MirrorConf
             update(run, config, name, section)
     except Exception as error:  # whatever a mirror does, it must not cost the run
         _left_alone_until[name] = time.monotonic() + LEAVE_ALONE_SECONDS
-        if not threading.main_thread().is_alive():
-            return False  # a stage of a moment is over, and its process no longer imports anything
-        first_line = (str(error) or type(error).__name__).splitlines()[0]
-        logger.warning("%s: %.200s; the run goes on without it for a while", name, first_line)
-        logger.debug("mirror %s", name, exc_info=error)
+        _say(name, error, "the run goes on without it for a while")
         return False
     return True
+
+
+def _is_left_alone(name: str) -> bool:
+    """Whether a mirror failed a short while ago, and is not tried yet."""
+    return time.monotonic() < _left_alone_until.get(name, 0.0)
+
+
+def _say(name: str, error: Exception, then: str) -> None:
+    if not threading.main_thread().is_alive():
+        return  # a stage of a moment is over, and its process no longer imports anything
+    first_line = (str(error) or type(error).__name__).splitlines()[0]
+    logger.warning("%s: %.200s; %s", name, first_line, then)
+    logger.debug("mirror %s", name, exc_info=error)
 
 
 def _made_anew(run: RunDirectory, config: RunConfig, name: str, section: MirrorConfig) -> None:
     """All files of an offline mirror, unless they are those of the run as it is."""
     memory = _memory_file(run, name)
     stages = {key: [one["started"], one["status"]] for key, one in stage_records(run).items()}
-    state = {"of": digest([stages, section.model_dump(mode="json")])}
+    opening = _opening(run, config, name, section)
+    state = {"of": digest([opening.id, stages, section.model_dump(mode="json")])}
     if memory.exists() and read_json_object(memory) == state:
         return
-    opening = _opening(run, config, name, section)
     shutil.rmtree(opening.folder, ignore_errors=True)
     session = _opened(name, opening)
     try:
@@ -122,17 +149,32 @@ def _made_anew(run: RunDirectory, config: RunConfig, name: str, section: MirrorC
 def _followed(run: RunDirectory, config: RunConfig, name: str, section: MirrorConfig) -> None:
     """The rows that an online mirror was not sent yet."""
     memory = _memory_file(run, name)
+    opening = _opening(run, config, name, section)
     known: dict[str, Any] = read_json_object(memory) if memory.exists() else {}
-    sent = set(known.get("sent", []))
+    sent = set(known["sent"] if known.get("id") == opening.id else ())
     new = [row for row in rows(run, config) if row.name not in sent]
     if not new:
         return
-    key = (name, run.root)
+    key = (name, run.root, opening.id)
     if key not in _open:
-        _open[key] = _opened(name, _opening(run, config, name, section))
-    for row in new:
-        _open[key].log(row)
-    write_json(memory, {"sent": sorted(sent | {row.name for row in new})})
+        _open[key] = _opened(name, opening)
+    try:
+        for row in new:
+            _open[key].log(row)
+    except Exception:
+        _close(key)  # it may be of no more use: the next attempt opens another
+        raise
+    write_json(memory, {"id": opening.id, "sent": sorted(sent | {row.name for row in new})})
+
+
+def _close(key: Key) -> None:
+    """A session, which may be a broken one."""
+    try:
+        _open.pop(key).close()
+    except Exception as error:  # whatever a mirror does, it must not cost the run
+        _say(
+            key[0], error, "it was not closed; `python -m atelier.tracking.mirrors` sends the rest"
+        )
 
 
 def _opened(name: str, opening: Opening) -> Session:
@@ -143,9 +185,10 @@ def _opened(name: str, opening: Opening) -> Session:
 
 def _opening(run: RunDirectory, config: RunConfig, name: str, section: MirrorConfig) -> Opening:
     description = read_run_file(run)
+    configuration = stage_digest(config, "report")
     values = config.model_dump(mode="json", exclude={"tracking"})
     return Opening(
-        id=str(description["id"]),
+        id=f"{description['id']}-{configuration[:8]}",
         project=section.project,
         run_name=section.run_name or str(description["run_name"]),
         parameters=dict(flat(values)),

@@ -15,7 +15,8 @@ class Opening:
     """One run, as a mirror is told of it.
 
     Attributes:
-        id: the same whenever the run is opened again.
+        id: the same whenever the run is opened again with the configuration that it has; after a
+            change of it another one, so that it is another run there, as it is in MLflow.
         parameters: dotted key -> value.
         folder: for the mirror's own files.
     """

@@ -44,7 +44,7 @@ class _Run:
         self._run = run
 
     def log(self, row: Row) -> None:
-        images = {name: swanlab.Image(image) for name, image in row.images.items()}
+        images = {name: swanlab.Image(image) for name, image in row.images().items()}
         self._run.log({**row.values, **images}, step=row.step)
 
     def close(self) -> None:

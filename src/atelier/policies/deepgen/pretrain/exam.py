@@ -6,6 +6,7 @@ import random
 from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,8 @@ from atelier.policies.deepgen.inputs import Inputs, Reader
 from atelier.policies.deepgen.layout import Model
 from atelier.policies.deepgen.reading import fused_states
 from atelier.policies.deepgen.transformer import velocity
+from atelier.policies.flow.denoising import denoised, guided_velocity
+from atelier.policies.flow.schedules import schedule_of
 from atelier.policies.sd3.decoder import ImageDecoder
 from atelier.policies.sd3.pretrain.reading import read_words, summary
 
@@ -82,6 +85,7 @@ class Exam:
         """
         device = next(parts.parameters()).device
         inputs, decoder = self._inputs.to(device), self._decoder(device)
+        schedule = schedule_of(self._model.scheduler, steps, device)
         last = len(self.scenes)
         painted = []
         for start in range(0, last, CHUNK):
@@ -89,31 +93,9 @@ class Exam:
             told = _told(parts, inputs.rows(index))
             nothing = _told(parts, inputs.rows(index * 0 + last)) if guidance > 1 else None
             noise = self._noise[start : start + CHUNK].to(device)
-            painted.append(
-                decoder.decode(self._denoised(parts, noise, told, nothing, steps, guidance))
-            )
+            predict = partial(_velocity, parts["transformer"], told, nothing, guidance)
+            painted.append(decoder.decode(denoised(noise, schedule, predict)))
         return np.concatenate(painted)
-
-    def _denoised(
-        self,
-        parts: Any,
-        x: Tensor,
-        told: tuple[Tensor, ...],
-        nothing: tuple[Tensor, ...] | None,
-        steps: int,
-        guidance: float,
-    ) -> Tensor:
-        scheduler = self._model.scheduler
-        scheduler.set_timesteps(steps)
-        sigmas = scheduler.sigmas.tolist()
-        for index, timestep in enumerate(scheduler.timesteps.tolist()):
-            at = x.new_full((len(x),), timestep)
-            found = velocity(parts["transformer"], x, at, *told)
-            if nothing is not None:
-                other = velocity(parts["transformer"], x, at, *nothing)
-                found = other + guidance * (found - other)
-            x = x + (sigmas[index + 1] - sigmas[index]) * found
-        return x
 
     def _decoder(self, device: torch.device) -> ImageDecoder:
         return ImageDecoder(self._model.vae, VaeConfig(), device)
@@ -130,6 +112,21 @@ class Exam:
 def _scene(kind: Kind, seed: int, index: int) -> Scene:
     rng = random.Random(key("tiny-deepgen heldout", kind, seed, index))
     return sample_scene(rng, kind, "heldout")
+
+
+def _velocity(
+    transformer: Any,
+    told: tuple[Tensor, ...],
+    nothing: tuple[Tensor, ...] | None,
+    guidance: float,
+    x: Tensor,
+    timestep: Tensor,
+) -> Tensor:
+    timestep = timestep.expand(len(x))
+    asked = velocity(transformer, x, timestep, *told)
+    if nothing is None:
+        return asked
+    return guided_velocity(velocity(transformer, x, timestep, *nothing), asked, guidance)
 
 
 def _told(parts: Any, inputs: Inputs) -> tuple[Tensor, ...]:
