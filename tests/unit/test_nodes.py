@@ -437,6 +437,12 @@ def test_beyond_loopback_a_token_is_needed_and_is_asked_for(
                 Visitor("127.0.0.1", port, wrong)
 
 
+def test_a_token_that_is_none_says_so_at_once(tmp_path: Path) -> None:
+    run, config = two_nodes(tmp_path)
+    with Meeting(run, config), pytest.raises(ConfigError, match=f"or {TOKEN_VARIABLE}"):
+        Visitor("127.0.0.1", config.launch.master_port, "two\nlines")
+
+
 def test_on_loopback_nobody_else_is_listened_to(tmp_path: Path) -> None:
     run, config = two_nodes(tmp_path)
     with Meeting(run, config):

@@ -151,16 +151,13 @@ class Meeting:
             return
         self._crew = self._gather()
         self._lives += 1
-        life = {"number": self._lives, "id": uuid.uuid4().hex, "crew": self._crew_by_text()}
-        self._board.put("life", life)
+        own = uuid.uuid4().hex
+        crew = {str(rank): token for rank, token in self._crew.items()}  # as JSON has it
+        self._board.put("life", {"number": self._lives, "id": own, "crew": crew})
         try:
-            yield Life(agent_place(self._launch, 0, life["id"]), self, self._lives)
+            yield Life(agent_place(self._launch, 0, own), self, self._lives)
         finally:
             self._board.put("over", self._lives)
-
-    def _crew_by_text(self) -> dict[str, str]:
-        """As JSON has it."""
-        return {str(rank): token for rank, token in self._crew.items()}
 
     # Watching ------------------------------------------------------------------------------------
 

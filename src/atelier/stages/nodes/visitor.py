@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 from atelier.errors import ConfigError
-from atelier.rewards.client.transport import Reply, Transport, Unanswered
+from atelier.rewards.client.transport import CannotBeAsked, Reply, Transport, Unanswered
 from atelier.stages.nodes.board import TOKEN_VARIABLE, NodeGone
 
 # A network may fail for a moment. Less than the time after which a silent node is gone.
@@ -92,6 +92,11 @@ class Visitor:
             try:
                 seconds = max(0.0, min(TRY_SECONDS, left))
                 return self._transport.ask("POST", self._url, {}, body, seconds, fresh=True)
+            except CannotBeAsked as error:
+                raise ConfigError(
+                    f"launch.master_address: {self._address}:{self._port}: {error}; mend the "
+                    f"address, or {TOKEN_VARIABLE}"
+                ) from error
             except Unanswered as error:
                 if left <= AGAIN_SECONDS or refuses(self._address, self._port):
                     raise NodeGone(
