@@ -41,6 +41,5 @@ def clean_up(folder: Path) -> list[str]:
 
 
 def _is_ending(record: dict[str, Any]) -> bool:
-    if "ended" in record or is_elsewhere(record["guard"]):
-        return False
-    return not is_alive(record["owner"]) and is_alive(record["guard"])
+    owner_is_gone = not is_alive(record["owner"])
+    return "ended" not in record and owner_is_gone and is_alive(record["guard"])
