@@ -36,7 +36,9 @@ from tasks.identity import ATTEMPT, HOST, PID, STARTED
 )
 def test_an_error_leads_to_a_state_that_says_how_to_go_on(monkeypatch, error, state, resumable):
     monkeypatch.setattr(outcome, "deployment", SimpleNamespace(id="some deployment"))
-    monkeypatch.setattr(outcome, "flow_run", SimpleNamespace(id="4711"))
+    monkeypatch.setattr(
+        outcome, "flow_run", SimpleNamespace(id="4711", flow_name="grpo", parameters={})
+    )
     found = outcome.state_of(error)
     assert found.name == state
     assert str(error) in found.message

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 
+from atelier.config.loopback import is_loopback
 from atelier.config.schema import LaunchConfig, RunConfig
 from atelier.errors import ConfigError
-from atelier.rewards.service.__main__ import is_loopback
 from atelier.stages.nodes.board import TOKEN_VARIABLE
 
 

@@ -13,8 +13,8 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from atelier.config.loopback import is_loopback
 from atelier.errors import ConfigError
-from atelier.rewards.service.__main__ import is_loopback
 from atelier.stages.nodes.board import Board
 
 OPERATIONS = ("put", "read", "put_first", "remove", "count")
