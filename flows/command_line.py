@@ -20,6 +20,7 @@ from atelier.errors import AtelierError, ConfigError, PlanError
 from atelier.stages import quiet
 from atelier.stages.closing import closing_words
 from atelier.stages.console import show_logs
+from atelier.stages.nodes.board import WAIT_SECONDS
 from atelier.stages.run_file import check_opening, opened_run
 from flows.local_platform.server import prefect_server, require_chosen_server
 from flows.local_platform.state import running_platform
@@ -74,8 +75,12 @@ def run_pipeline(
     return 0
 
 
-def run_node(address: str, port: int, rank: int | None) -> int:
+def run_node(address: str, port: int, rank: int | None, wait: float = WAIT_SECONDS) -> int:
     """Help the run that trains at an address, as one of its nodes.
+
+    Args:
+        rank: which one, from 1 on; None: one that is missing.
+        wait: seconds that node 0 may take until it trains.
 
     Returns:
         The process's exit code: that of node 0's training, or why this node did not help it.
@@ -85,7 +90,7 @@ def run_node(address: str, port: int, rank: int | None) -> int:
     show_logs(sys.stdout)
     try:
         with _stoppable():
-            code = help_train(address, port, rank)
+            code = help_train(address, port, rank, wait)
     except AtelierError as error:
         return _report_error(error)
     except KeyboardInterrupt:

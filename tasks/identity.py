@@ -8,12 +8,12 @@ retry writes over them.
 from __future__ import annotations
 
 import os
-import socket
 from dataclasses import dataclass
 
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.objects import FlowRun
 
+from atelier.processes.host import this_host
 from atelier.processes.records import identity, is_alive
 
 HOST, PID, STARTED, ATTEMPT = "atelier.host", "atelier.pid", "atelier.started", "atelier.attempt"
@@ -30,7 +30,7 @@ class ProcessIdentity:
 
     @property
     def is_here(self) -> bool:
-        return self.host == socket.gethostname()
+        return self.host == this_host()
 
     @property
     def is_gone(self) -> bool:
@@ -39,14 +39,14 @@ class ProcessIdentity:
 
     def lives(self) -> bool:
         """Whether it still runs; to be asked on its own machine."""
-        return is_alive({"pid": self.pid, "started": self.started})
+        return is_alive({"host": self.host, "pid": self.pid, "started": self.started})
 
 
 def announce(client: SyncPrefectClient, run: FlowRun) -> None:
     """Write this process on its flow run."""
     own = identity(os.getpid())
     labels = {
-        HOST: socket.gethostname(),
+        HOST: own["host"],
         PID: own["pid"],
         STARTED: own["started"],
         ATTEMPT: run.run_count,

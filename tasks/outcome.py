@@ -9,6 +9,7 @@ Crashed                        everything else: a retry resumes it
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from prefect import Task
@@ -61,13 +62,25 @@ def and_go_on(message: str) -> str:
 
 def resume_command() -> str:
     """What goes on with this flow run, in its directory."""
-    if deployment.id:
-        return f"prefect flow-run retry {flow_run.id}"
     parameters: dict[str, Any] = flow_run.parameters
+    return command_to_go_on(flow_run.flow_name, parameters, flow_run.id, bool(deployment.id))
+
+
+def command_to_go_on(
+    flow: str, parameters: Mapping[str, Any], run_id: object, is_deployed: bool
+) -> str:
+    """What goes on with a flow run.
+
+    Args:
+        flow: name of its flow; only some have a directory to go on in.
+        is_deployed: whether a worker started it, which then starts it again.
+    """
+    if is_deployed:
+        return f"prefect flow-run retry {run_id}"
     run = parameters.get("resume") or parameters.get("run")
-    if run is None and flow_run.flow_name not in ("grpo", "prepare"):
+    if run is None and flow not in ("grpo", "prepare"):
         return "start it again"
-    return f"atelier run --resume {run or flow_run.id}"
+    return f"atelier run --resume {run or run_id}"
 
 
 def value_of(state: State[Any]) -> Any:

@@ -29,10 +29,14 @@ from prefect.states import Cancelled, Crashed
 from atelier.processes.leftovers import clean_up
 from atelier.stages.run_file import runs_root
 from tasks.identity import process_of
+from tasks.outcome import command_to_go_on
 from tasks.server import ask_server
 from tasks.slots import release_leases
 
-FLOWS = ("grpo", "prepare", "rewards", "train", "evaluate", "export", "report", "compare")
+FLOWS = (
+    *("grpo", "prepare", "rewards", "train", "evaluate", "export", "report", "compare"),
+    "node",
+)
 OURS = FlowFilter(name=FlowFilterName(any_=list(FLOWS)))
 # A living run says which process it is within a second of its start, and a worker starts a process
 # for a run it has taken within some. One that has not done so after this time will not.
@@ -128,10 +132,9 @@ def unfinished(client: SyncPrefectClient) -> Iterator[FlowRun]:
 
 
 def _end(client: SyncPrefectClient, run: FlowRun) -> str:
-    resumed = run.parameters.get("resume") or run.id
-    by_hand = f"atelier run --resume {resumed}"
-    again = f"prefect flow-run retry {run.id}" if run.deployment_id else by_hand
-    message = f"Its process is gone. To go on from its last checkpoint: {again}"
+    flow = client.read_flow(run.flow_id).name
+    again = command_to_go_on(flow, run.parameters, run.id, run.deployment_id is not None)
+    message = f"Its process is gone. To go on: {again}"
     cancelling = run.state is not None and run.state.is_cancelling()
     state = Cancelled(message=message) if cancelling else Crashed(message=message)
     client.set_flow_run_state(run.id, state, force=True)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
-from atelier.errors import DataError
-from atelier.processes.records import identity, is_alive
+from atelier.errors import ConfigError, DataError
+from atelier.processes.records import identity, is_alive, is_elsewhere
 from atelier.tracking.run_directory import read_json_object, write_json
 from flows.local_platform.environment import prefect_home
 
@@ -17,10 +18,12 @@ class Platform:
     """A supervisor (pid and start time, because pids come again) and where its services are.
 
     Attributes:
+        host: machine of the supervisor (processes/host.py): a checkout may be shared.
         mlflow_url: the MLflow UI's address, also where it is somebody else's.
         services: pid of each service's guard, and how often the service was started again.
     """
 
+    host: str
     pid: int
     started: float
     api_url: str
@@ -34,7 +37,16 @@ class Platform:
     @property
     def lives(self) -> bool:
         """Whether the supervisor does; its services may still be starting."""
-        return is_alive({"pid": self.pid, "started": self.started})
+        return is_alive(self._process)
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether it is another machine's, where alone it can be said whether it lives."""
+        return is_elsewhere(self._process)
+
+    @property
+    def _process(self) -> dict[str, Any]:
+        return {"host": self.host, "pid": self.pid, "started": self.started}
 
     @property
     def ui_url(self) -> str:
@@ -54,12 +66,30 @@ class Platform:
 
 
 def running_platform() -> Platform | None:
-    """The platform of this PREFECT_HOME, if its supervisor lives."""
+    """The platform of this PREFECT_HOME, if its supervisor lives on this machine."""
+    platform = _written()
+    return platform if platform is not None and platform.lives else None
+
+
+def require_none_elsewhere() -> None:
+    """Refuse to start a second platform on one PREFECT_HOME.
+
+    Raises:
+        ConfigError: another machine has one there, or had one that did not end well.
+    """
+    platform = _written()
+    if platform is not None and platform.is_elsewhere:
+        raise ConfigError(
+            f"machine {platform.host} has a platform in {prefect_home()}: `make down` there; where "
+            f"that machine is gone, remove {_file()}; or let PREFECT_HOME name another folder here"
+        )
+
+
+def _written() -> Platform | None:
     try:
-        platform = Platform(**read_json_object(_file()))
+        return Platform(**read_json_object(_file()))
     except (DataError, TypeError):  # none, or what another version wrote
         return None
-    return platform if platform.lives else None
 
 
 def forget() -> None:

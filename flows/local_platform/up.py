@@ -24,7 +24,14 @@ from flows.local_platform.environment import chosen_api_url, platform_api_url, w
 from flows.local_platform.loopback import HOST, answers, free_port, is_free, is_loopback
 from flows.local_platform.server import require_chosen_server, talking_to
 from flows.local_platform.services import WORK_POOL, WORKER
-from flows.local_platform.state import Platform, health_url, logs, running_platform, worker_permit
+from flows.local_platform.state import (
+    Platform,
+    health_url,
+    logs,
+    require_none_elsewhere,
+    running_platform,
+    worker_permit,
+)
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
@@ -60,6 +67,7 @@ def up(gpu_slots: int | None, say: Say) -> None:
 def _running_or_started(say: Say) -> Platform:
     platform = running_platform()
     if platform is None:
+        require_none_elsewhere()
         say("Starting the Prefect server, a worker and the MLflow UI (the first time a minute).")
         return _start(say)
     if platform.api_url != platform_api_url():

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from atelier.config.paths import repository_root
-from atelier.stages.nodes.board import free_port
+from flows.local_platform.loopback import free_port
 from tests.flows.conftest import Place
 from tests.support.reward_services import wait_until
 

@@ -16,17 +16,27 @@ import psutil
 import pytest
 
 from atelier.config.paths import repository_root
-from atelier.stages.nodes.board import free_port
 from atelier.tracking.run_directory import RunDirectory
 from atelier.training.checkpoint import latest_checkpoint
 from tests.flows.conftest import processes_of, wait_for_end
 from tests.support.finished_runs import assert_equal, final
+from tests.support.free_ports import meeting_port
 from tests.support.runs import environment, make_run, metrics, train
 
 SECONDS = 300.0
+# Programs whose ranks are light and that no MLflow follows: to import a model and it would take
+# longer than all they are to show.
+LIGHT = """
+import runpy, sys
+from atelier.stages import mirroring, train
+mirroring.follow = lambda run: None
+train.trainer_command = lambda run, config, place: [
+    "atelier.processes.torchrun", *place, "tests.support.light_ranks", str(run.root)
+]
+"""
+PROGRAM = "runpy.run_module('atelier', run_name='__main__')"
 # A node as a flow run, with a server of its own.
 FLOW = """
-import sys
 from flows.local_platform.server import prefect_server
 from flows.node import node
 with prefect_server():
@@ -45,26 +55,30 @@ def _one_node(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
 class Nodes:
     """Two nodes of a run, in a folder of their own."""
 
-    def __init__(self, folder: Path, *overrides: str) -> None:
-        self.folder, self.port = folder, free_port()
+    def __init__(self, folder: Path, *overrides: str, light: bool = False) -> None:
+        self.folder, self.port, self._is_light = folder, meeting_port(), light
         uri = f"tracking.mlflow_uri=sqlite:///{folder / 'mlflow.db'}"
         nodes = ("launch.nodes=2", f"launch.master_port={self.port}")
         self.run = make_run(folder / "run", (*SHAPE, *nodes, uri, *overrides))
-        self.started: list[subprocess.Popen[str]] = []
 
     def first(self) -> subprocess.Popen[str]:
-        return self._start("-m", "atelier", "stage", "train", "--run", str(self.run.root))
+        return self._atelier("stage", "train", "--run", str(self.run.root))
 
     def other(self) -> subprocess.Popen[str]:
         address = ("--address", "127.0.0.1", "--port", str(self.port))
-        return self._start("-m", "atelier", "node", *address)
+        return self._atelier("node", *address)
 
     def other_as_flow(self) -> subprocess.Popen[str]:
-        return self._start("-c", FLOW, str(self.port), PREFECT_HOME=str(self.folder / "prefect"))
+        home = str(self.folder / "prefect")
+        return self._start("-c", LIGHT + FLOW, str(self.port), PREFECT_HOME=home)
+
+    def _atelier(self, *words: str) -> subprocess.Popen[str]:
+        start = ("-c", LIGHT + PROGRAM) if self._is_light else ("-m", "atelier")
+        return self._start(*start, *words)
 
     def _start(self, *words: str, **variables: str) -> subprocess.Popen[str]:
         path = os.pathsep.join([str(repository_root() / "src"), str(repository_root())])
-        process = subprocess.Popen(
+        return subprocess.Popen(
             [sys.executable, *words],
             env=environment(PYTHONPATH=path, PLACE=str(self.folder), **variables),
             cwd=self.folder,
@@ -72,8 +86,18 @@ class Nodes:
             stderr=subprocess.STDOUT,
             text=True,
         )
-        self.started.append(process)
-        return process
+
+    @property
+    def light(self) -> Path:
+        """What light ranks write."""
+        return self.run.root / "light"
+
+    def wait_for_ranks(self) -> None:
+        """Until both light ranks of a life are up."""
+        deadline = time.monotonic() + SECONDS
+        while sum(psutil.pid_exists(int(one.suffix[1:])) for one in self.light.glob("up.*")) < 2:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
 
     def agent(self, rank: int) -> psutil.Process:
         """The torchrun of a node, once the first step of the run is saved."""
@@ -107,12 +131,15 @@ def ends(process: subprocess.Popen[str], code: int) -> str:
     return words
 
 
-def test_two_nodes_are_one_with_two_ranks(
+def test_two_nodes_are_one_with_two_ranks_also_after_an_agent_was_killed(
     one_node: RunDirectory, nodes: list[Nodes], tmp_path: Path
 ) -> None:
-    """The second one is started by a launcher, whose command is the other's own."""
+    """The kill costs both a restart and no number. The second node is started by a launcher, whose
+    command is the other's own."""
     nodes.append(two := Nodes(tmp_path, "launch.launcher=[env]"))
-    ends(two.first(), 0)
+    first = two.first()
+    two.agent(1).kill()
+    assert "restart 1 of 2" in ends(first, 0)
     assert_equal(final(one_node), final(two.run))
     assert metrics(one_node) == metrics(two.run)
     said = (two.run.train / "nodes/launcher.log").read_text()
@@ -120,41 +147,26 @@ def test_two_nodes_are_one_with_two_ranks(
     assert "node 0 is done with training (exit code 0)" in said
 
 
-def test_an_agent_that_is_killed_costs_both_nodes_a_restart_and_no_number(
-    one_node: RunDirectory, nodes: list[Nodes], tmp_path: Path
+def test_a_node_that_is_killed_ends_the_other_and_the_run_goes_on(
+    nodes: list[Nodes], tmp_path: Path
 ) -> None:
-    """The other node is a flow run."""
-    nodes.append(two := Nodes(tmp_path))
-    first, other = two.first(), two.other_as_flow()
-    two.agent(1).kill()
-    said = ends(first, 0)
-    assert ends(other, 0).splitlines()[-1] == "Completed"
-    assert "restart 1 of 2" in said
-    assert_equal(final(one_node), final(two.run))
-
-
-def test_a_node_that_is_killed_ends_the_other_and_the_run_resumes(
-    one_node: RunDirectory, nodes: list[Nodes], tmp_path: Path
-) -> None:
-    nodes.append(two := Nodes(tmp_path, "launch.max_restarts=0"))
+    """First the one that helps, then node 0; at last the helper is a flow run."""
+    nodes.append(two := Nodes(tmp_path, "launch.max_restarts=0", light=True))
     first, other = two.first(), two.other()
-    two.agent(0)
+    two.wait_for_ranks()
     other.kill()
     other.communicate()
-    said = ends(first, 1)
-    assert "launch.max_restarts=0" in said
+    assert "launch.max_restarts=0" in ends(first, 1)
     assert wait_for_end(two.folder) == []
-    first, other = two.first(), two.other()
-    ends(first, 0)
-    ends(other, 0)
-    assert_equal(final(one_node), final(two.run))
 
-
-def test_a_run_that_is_stopped_ends_its_other_node(nodes: list[Nodes], tmp_path: Path) -> None:
-    nodes.append(two := Nodes(tmp_path))
     first, other = two.first(), two.other()
-    two.agent(1)
+    two.wait_for_ranks()
     first.kill()
     first.communicate()
     assert "node 0 does not answer any more" in ends(other, 1)
     assert wait_for_end(two.folder) == []
+
+    (two.light / "done").touch()
+    first, other = two.first(), two.other_as_flow()
+    ends(first, 0)
+    assert ends(other, 0).splitlines()[-1] == "Completed"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import socket
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from uuid import uuid4
@@ -16,6 +15,7 @@ from prefect.states import Cancelling, Completed, Pending, Running
 
 from atelier.config.resolve import resolve
 from atelier.errors import ConfigError, PlanError, Stopped
+from atelier.processes.host import this_host
 from atelier.processes.records import identity
 from atelier.stages.train import TrainerCancelled, TrainerCrashed
 from flows.local_platform.reconcile import PENDING_SECONDS, SILENT_SECONDS, is_abandoned
@@ -36,7 +36,9 @@ from tasks.identity import ATTEMPT, HOST, PID, STARTED
 )
 def test_an_error_leads_to_a_state_that_says_how_to_go_on(monkeypatch, error, state, resumable):
     monkeypatch.setattr(outcome, "deployment", SimpleNamespace(id="some deployment"))
-    monkeypatch.setattr(outcome, "flow_run", SimpleNamespace(id="4711"))
+    monkeypatch.setattr(
+        outcome, "flow_run", SimpleNamespace(id="4711", flow_name="grpo", parameters={})
+    )
     found = outcome.state_of(error)
     assert found.name == state
     assert str(error) in found.message
@@ -73,7 +75,7 @@ def test_a_traceback_is_logged_of_crashes_only(error, kept):
 
 
 def flow_run(state, age: float = 0.0, **labels) -> FlowRun:
-    own = {HOST: socket.gethostname(), ATTEMPT: 2, PID: 0, STARTED: 0.0}
+    own = {HOST: this_host(), ATTEMPT: 2, PID: 0, STARTED: 0.0}
     state.timestamp = datetime.now(UTC) - timedelta(seconds=age)
     given = {f"atelier.{name}": value for name, value in labels.items()}
     return FlowRun(flow_id=uuid4(), state=state, run_count=2, labels={**own, **given})

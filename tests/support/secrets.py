@@ -5,5 +5,6 @@ SECRETS = {
     "MLFLOW_TRACKING_USERNAME": "a-user-that-must-not-be-written",
     "MLFLOW_TRACKING_PASSWORD": "a-password-that-must-not-be-written",
     "AWS_SECRET_ACCESS_KEY": "AwsSecretThatMustNotBeWritten/0123456789",
+    "ATELIER_NODES_TOKEN": "a-token-of-nodes-that-must-not-be-written",
     "MY_PRIVATE_FOLDER": "/private/somebody/folder-that-must-not-be-written",
 }

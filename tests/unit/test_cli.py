@@ -65,7 +65,7 @@ def test_the_verbs_and_their_options_are_these() -> None:
         "paircomp": set(),
         "mmmg": set(),
         "complex-edit": set(),
-        "node": {"--address", "--port", "--rank"},
+        "node": {"--address", "--port", "--rank", "--wait"},
         "plan": configured
         | {"--variables", "--params", "--gpu-gib", "--per-device", "--accumulation"},
         "prune": {"--keep", "--older-than", "--checkpoints", "--leftovers", "--apply"},

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import threading
 import time
-from contextlib import ExitStack
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager, suppress
+from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
 
+from atelier.background import BackgroundLoop
 from atelier.config.placement import gpus_wanted, training_gpus
 from atelier.config.plan import plan
 from atelier.config.resolve import resolve, write_stage_configs
@@ -19,12 +24,15 @@ from atelier.config.schema import RunConfig
 from atelier.errors import ConfigError, PlanError, Stopped
 from atelier.processes.gpus import claim_gpus
 from atelier.stages.log_tail import LastError
-from atelier.stages.nodes import board as boards
-from atelier.stages.nodes import helper, meeting
-from atelier.stages.nodes.board import Board, NodeGone, free_port, is_listening
-from atelier.stages.nodes.meeting import Ending, Meeting
-from atelier.stages.run_file import write_run
+from atelier.stages.nodes import helper, likeness, meeting, visitor
+from atelier.stages.nodes.board import TOKEN_VARIABLE, NodeGone
+from atelier.stages.nodes.meeting import Ending, Meeting, exit_code
+from atelier.stages.nodes.service import BODY_BYTES
+from atelier.stages.nodes.visitor import Visitor, why_silent
+from atelier.stages.run_file import check_opening, write_run
 from atelier.tracking.run_directory import RunDirectory, read_json_object
+from flows.local_platform.loopback import free_port
+from tests.support.free_ports import meeting_port
 
 
 def config_of(*overrides: str, recipe: str = "tiny/base") -> RunConfig:
@@ -134,26 +142,49 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(meeting, "WORDS_SECONDS", 0.5)
     monkeypatch.setattr(helper, "BEAT_SECONDS", 0.05)
     monkeypatch.setattr(helper, "SHARED_SECONDS", 0.5)
-    monkeypatch.setattr(boards, "ANSWER_SECONDS", 5.0)
+    monkeypatch.setattr(visitor, "ANSWER_SECONDS", 5.0)
+    monkeypatch.delenv(TOKEN_VARIABLE, raising=False)
 
 
 def two_nodes(folder: Path, *overrides: str, nodes: int = 2) -> tuple[RunDirectory, RunConfig]:
     run = RunDirectory(folder)
-    port = f"launch.master_port={free_port()}"
+    port = f"launch.master_port={meeting_port()}"
     config = config_of(f"launch.nodes={nodes}", "launch.device=cpu", port, *overrides)
     write_stage_configs(config, run)
     write_run(run, config)
     return run, config
 
 
-def visitor(config: RunConfig) -> Board:
-    return Board(config.launch.master_address, config.launch.master_port, keeps=False)
+@contextmanager
+def visit(config: RunConfig, token: str | None = None) -> Iterator[Visitor]:
+    with Visitor(config.launch.master_address, config.launch.master_port, token) as there:
+        yield there
+
+
+@contextmanager
+def seated(board: Visitor, rank: int | None = None, nodes: int = 2) -> Iterator[tuple[int, str]]:
+    """A helper's seat, of which is heard until the end or until its token is put in `silent`."""
+    with (
+        helper._seat(board, nodes, rank) as (own, token),
+        BackgroundLoop("beats", lambda: _beat(board, token)),
+    ):
+        yield own, token
+
+
+silent: set[str] = set()
+
+
+def _beat(board: Visitor, token: str) -> float:
+    if token not in silent:
+        with suppress(NodeGone):
+            board.count(f"beat/{token}", 1)
+    return 0.1
 
 
 def test_alone_nothing_listens(tmp_path: Path) -> None:
     run, config = two_nodes(tmp_path, nodes=1)
     with Meeting(run, config) as nodes, nodes.life() as life:
-        assert not is_listening("127.0.0.1", config.launch.master_port)
+        assert why_silent("127.0.0.1", config.launch.master_port) is not None
         assert (life.place, life.failure()) == ((), None)
         here = Ending(7, LastError("E", "x"))
         assert life.ending(here) is here
@@ -161,19 +192,20 @@ def test_alone_nothing_listens(tmp_path: Path) -> None:
 
 def test_a_life_begins_once_all_are_there_and_its_end_is_told(tmp_path: Path) -> None:
     run, config = two_nodes(tmp_path)
-    with Meeting(run, config) as nodes, ExitStack() as later:
-        other = visitor(config)
+    with Meeting(run, config) as nodes, visit(config) as other, ExitStack() as later:
         told = other.read("run")
         assert told["root"] == str(tmp_path)
         assert told["proof"] == read_json_object(run.processes / "meeting.json")["proof"]
-        timer = threading.Timer(0.3, later.enter_context, [helper._seat(other, 2, None)])
+        timer = threading.Timer(0.3, later.enter_context, [seated(other)])
         began = time.monotonic()
         timer.start()
         with nodes.life() as life:
             assert time.monotonic() - began > 0.25
             newest = other.read("life")
             assert newest["number"] == 1
-            assert life.place[-1] == str(newest["port"])
+            assert newest["id"] in life.place
+            assert newest["crew"] == {"1": other.read("seat/1")}
+            assert life.place[-1] == str(config.launch.master_port + 1)
             assert other.read("over") is None
         assert other.read("over") == 1
     assert not (run.processes / "meeting.json").exists()
@@ -200,21 +232,29 @@ def test_a_launcher_that_ends_at_once_stops_the_run_and_names_its_log(tmp_path: 
     assert "no node" in (run.train / "nodes/launcher.log").read_text()
 
 
-def test_a_node_of_which_nothing_is_heard_is_gone(tmp_path: Path) -> None:
+def test_a_node_of_which_nothing_is_heard_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run, config = two_nodes(tmp_path)
-    with Meeting(run, config) as nodes:
-        other = visitor(config)
-        with helper._seat(other, 2, None) as (_, token), nodes.life() as life:
-            for _ in range(8):
-                other.count(f"beat/{token}", 1)
-                assert life.failure() is None
-                time.sleep(0.4)
-            time.sleep(2.2)
-            gone = life.failure()
-            assert gone is not None
-            assert "node 1 is gone" in gone.error.text
-            assert life.ending(None).code == 1
-            assert other.read("seat/1") is None
+    monkeypatch.setattr(meeting, "SILENT_SECONDS", 0.5)
+    with (
+        Meeting(run, config) as nodes,
+        visit(config) as other,
+        seated(other) as (_, token),
+        nodes.life() as life,
+    ):
+        for _ in range(8):
+            assert life.failure() is None
+            time.sleep(0.1)
+        silent.add(token)
+        time.sleep(0.2)
+        assert life.failure() is None  # the last beat is counted
+        time.sleep(0.6)
+        gone = life.failure()
+        assert gone is not None
+        assert "node 1 is gone" in gone.error.text
+        assert life.ending(None).code == 1
+        assert other.read("seat/1") is None
 
 
 @pytest.mark.parametrize(
@@ -231,52 +271,299 @@ def test_the_ending_is_that_of_who_meant_it(
     tmp_path: Path, here: int | None, there: int, expected: int
 ) -> None:
     run, config = two_nodes(tmp_path)
-    with Meeting(run, config) as nodes:
-        other = visitor(config)
-        with helper._seat(other, 2, None) as (_, token), nodes.life() as life:
-            said = {"life": 1, "code": there, "kind": "Stopped", "text": "the disk is full"}
-            other.put(f"ended/{token}", said)
-            own = None if here is None else Ending(here, LastError(None, "connection reset"))
-            ending = life.ending(own)
-            assert ending.code == expected
-            assert ("node 1: the disk is full" in ending.error.text) == (expected == there)
+    with (
+        Meeting(run, config) as nodes,
+        visit(config) as other,
+        seated(other) as (_, token),
+        nodes.life() as life,
+    ):
+        said = {"life": 1, "code": there, "kind": "Stopped", "text": "the disk is full"}
+        other.put(f"ended/{token}", said)
+        own = None if here is None else Ending(here, LastError(None, "connection reset"))
+        ending = life.ending(own)
+        assert ending.code == expected
+        assert ("node 1: the disk is full" in ending.error.text) == (expected == there)
 
 
 def test_a_seat_is_taken_once_and_free_after(tmp_path: Path) -> None:
     run, config = two_nodes(tmp_path)
-    with Meeting(run, config):
-        other = visitor(config)
-        with helper._seat(other, 2, 1):
+    with Meeting(run, config), visit(config) as other:
+        with seated(other, 1):
             for rank in (1, None):
                 with (
                     pytest.raises(ConfigError, match=r"launch\.node_rank: .* there already"),
                     helper._seat(other, 2, rank),
                 ):
                     pytest.fail("two are node 1")
-        with helper._seat(other, 2, None) as (rank, _):
+        with seated(other) as (rank, _):
             assert rank == 1
+
+
+def test_the_seat_of_a_node_that_was_killed_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was refused until node 0 had noticed, though the next start would have helped."""
+    monkeypatch.setattr(meeting, "SILENT_SECONDS", 0.5)
+    run, config = two_nodes(tmp_path, "launch.join_limit=10")
+    with Meeting(run, config) as nodes, visit(config) as other:
+        other.put("seat/1", "killed")
+        other.count("beat/killed", 1)
+        taken = []
+
+        def come() -> None:
+            with seated(other, 1) as (_, token):
+                taken.append(token)
+                over.wait(10)
+
+        over = threading.Event()
+        thread = threading.Thread(target=come)
+        thread.start()
+        with nodes.life() as life:
+            assert life.failure() is None
+            assert other.read("life")["crew"] == {"1": taken[0]}
+        over.set()
+        thread.join()
+
+
+def test_a_node_that_was_killed_a_moment_ago_begins_no_life(tmp_path: Path) -> None:
+    run, config = two_nodes(tmp_path, "launch.join_limit=0.3")
+    with (
+        Meeting(run, config) as nodes,
+        visit(config) as other,
+        helper._seat(other, 2, None),
+        pytest.raises(Stopped, match="1 of launch"),
+        nodes.life(),
+    ):
+        pytest.fail("it began with a node that is not heard of")
+
+
+def test_a_node_that_comes_in_the_place_of_another_does_not_share_its_life(tmp_path: Path) -> None:
+    run, config = two_nodes(tmp_path)
+    with (
+        Meeting(run, config) as nodes,
+        visit(config) as other,
+        seated(other) as (_, _),
+        nodes.life() as life,
+    ):
+        assert life.failure() is None
+        other.put("seat/1", "another")
+        other.count("beat/another", 1)
+        assert life.failure() is not None
+
+
+def test_a_rank_that_the_run_has_not_is_refused_at_once(tmp_path: Path) -> None:
+    run, config = two_nodes(tmp_path)
+    with (
+        Meeting(run, config),
+        pytest.raises(ConfigError, match=r"launch\.node_rank: 5 .*launch\.nodes 2: 1 to 1; give"),
+    ):
+        helper.help_train("127.0.0.1", config.launch.master_port, 5)
 
 
 def test_another_directory_is_refused(tmp_path: Path) -> None:
     run, config = two_nodes(tmp_path / "one")
-    with Meeting(run, config):
-        told = visitor(config).read("run")
+    with Meeting(run, config), visit(config) as other:
+        told = other.read("run")
         assert helper._shared_directory(told).root == run.root
         with pytest.raises(ConfigError, match="not the directory that node 0 writes"):
             helper._shared_directory(told | {"proof": "another"})
-        with pytest.raises(ConfigError, match="check out the same"):
-            helper._shared_directory(told | {"commit": "0" * 40})
         with pytest.raises(ConfigError, match="not the directory"):
             helper._shared_directory(told | {"root": str(tmp_path / "nowhere")})
 
 
 def test_a_node_zero_that_is_gone_is_noticed(tmp_path: Path) -> None:
     run, config = two_nodes(tmp_path)
+    with ExitStack() as later:
+        with Meeting(run, config):
+            other = later.enter_context(visit(config))
+            other.count("beat/x", 1)
+        began = time.monotonic()
+        with pytest.raises(NodeGone, match="resume its run"):
+            other.count("beat/x", 1)
+        assert time.monotonic() - began < 2
+
+
+@contextmanager
+def hanging() -> Iterator[int]:
+    """A port that takes connections and never answers, as a node that was suspended does."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+def test_a_node_zero_that_hangs_is_noticed_in_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its kernel takes the connection, and a call waited for ever."""
+    monkeypatch.setattr(visitor, "ANSWER_SECONDS", 1.0)
+    run, config = two_nodes(tmp_path)
+    with Meeting(run, config), visit(config) as other, hanging() as port:
+        other._url = f"http://127.0.0.1:{port}/"
+        other._port = port
+        began = time.monotonic()
+        with pytest.raises(NodeGone):
+            other.read("life")
+        assert time.monotonic() - began < 4
+    with hanging() as port, pytest.raises(ConfigError, match="no meeting place of a run"):
+        Visitor("127.0.0.1", port, None)
+
+
+def test_a_node_waits_for_node_zero_no_longer_than_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    port = free_port()
+    with pytest.raises(Stopped, match=rf"127\.0\.0\.1:{port} \(nobody listens .*--wait"):
+        helper.help_train("127.0.0.1", port, wait=0.2)
+
+
+# What may be asked ------------------------------------------------------------------------------
+
+
+def test_beyond_loopback_a_token_is_needed_and_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, config = two_nodes(tmp_path, "launch.master_address=0.0.0.0")
+    port = config.launch.master_port
+    launch = ("launch.nodes=2", "launch.master_address=0.0.0.0", "train.prompts_per_step=16")
+    for begin in (
+        lambda: Meeting(run, config).__enter__(),
+        lambda: check_opening("tiny/base", launch, None, None),
+    ):
+        with pytest.raises(ConfigError, match=rf"launch\.master_address: .*{TOKEN_VARIABLE}"):
+            begin()
+    monkeypatch.setenv(TOKEN_VARIABLE, "secret")
     with Meeting(run, config):
-        other = visitor(config)
-        other.count("beat/x", 1)
-    with pytest.raises(NodeGone, match="resume its run"):
-        other.count("beat/x", 1)
+        with visit(config, "secret") as other:
+            assert other.read("run")["nodes"] == 2
+        for wrong in ("another", None):
+            with pytest.raises(ConfigError, match=f"{TOKEN_VARIABLE}: node 0 at .*{port} wants"):
+                Visitor("127.0.0.1", port, wrong)
+
+
+def test_a_token_that_is_none_says_so_at_once(tmp_path: Path) -> None:
+    run, config = two_nodes(tmp_path)
+    with Meeting(run, config), pytest.raises(ConfigError, match=f"or {TOKEN_VARIABLE}"):
+        Visitor("127.0.0.1", config.launch.master_port, "two\nlines")
+
+
+def test_on_loopback_nobody_else_is_listened_to(tmp_path: Path) -> None:
+    run, config = two_nodes(tmp_path)
+    with Meeting(run, config):
+        assert why_silent("127.0.0.1", config.launch.master_port) is None
+        assert why_silent("127.0.0.2", config.launch.master_port) is not None
+
+
+@pytest.mark.parametrize(
+    ("body", "headers", "status"),
+    [
+        (b"x" * (BODY_BYTES + 1), {}, 413),
+        (b"", {"Content-Length": "many"}, 411),
+        (b"[", {}, 400),
+        (b'["close", "x"]', {}, 400),
+        (b'["read", 1]', {}, 400),
+        (b'["count", "run", 1]', {}, 400),
+        (b'["read"]', {}, 400),
+    ],
+)
+def test_what_is_no_question_is_refused(
+    tmp_path: Path, body: bytes, headers: dict[str, str], status: int
+) -> None:
+    run, config = two_nodes(tmp_path)
+    with Meeting(run, config), visit(config) as other:
+        connection = HTTPConnection("127.0.0.1", config.launch.master_port, timeout=5)
+        with closing(connection):
+            connection.request("POST", "/", body, headers)
+            assert connection.getresponse().status == status
+        assert other.read("run")["nodes"] == 2
+
+
+# What must be the same ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "theirs", "words"),
+    [
+        ("torch", "1.0", r"torch: 1\.0 on node 0, .* here; install the same"),
+        ("deepspeed", None, "deepspeed: none on node 0"),
+        (likeness.COMMIT, "0" * 40, "commit: 000000000000 on node 0, .*check out the same"),
+        (likeness.SOURCE, "changed", "source files of src/atelier: changed .*commit, or undo"),
+        (likeness.CONFIGURATION, "old", "configuration of train: old"),
+    ],
+)
+def test_a_node_that_computes_with_something_else_is_refused(
+    tmp_path: Path, name: str, theirs: str | None, words: str
+) -> None:
+    run, config = two_nodes(tmp_path)
+    with Meeting(run, config), visit(config) as other:
+        told = other.read("run")
+        helper._require_likeness(told, config)
+        told["likeness"][name] = theirs
+        with pytest.raises(ConfigError, match=words):
+            helper._require_likeness(told, config)
+
+
+def test_a_change_that_is_not_committed_is_seen_and_a_missing_git_is_none(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("x = 1\n")
+    before = likeness._source(tmp_path)
+    assert likeness._source(tmp_path) == before
+    (tmp_path / "b.py").write_text("")
+    assert likeness._source(tmp_path) != before
+    assert likeness.differences({likeness.COMMIT: None}, {likeness.COMMIT: "f" * 40}) == []
+
+
+# How it ends -------------------------------------------------------------------------------------
+
+
+class Signalled(BaseException):
+    """As Prefect says that its flow run was sent a signal."""
+
+    signal = 15
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (SystemExit(143), 143),
+        (KeyboardInterrupt(), 130),
+        (Signalled(), 143),
+        (Stopped("scores"), 75),
+        (ValueError("crash"), 1),
+    ],
+)
+def test_other_nodes_are_told_the_exit_code_that_node_zero_ends_with(
+    tmp_path: Path, error: BaseException, code: int
+) -> None:
+    assert exit_code(error) == code
+    run, config = two_nodes(tmp_path)
+    meet = Meeting(run, config)
+    meet.__enter__()
+    board = meet._board
+    meet.__exit__(type(error), error, None)
+    assert board is not None
+    assert board.read("closed") == code
+
+
+def test_nodes_are_let_go_while_node_zero_waits_for_scores(tmp_path: Path) -> None:
+    run, config = two_nodes(tmp_path)
+    with Meeting(run, config) as nodes:
+        with ThreadPoolExecutor(1) as pool:
+            helping = pool.submit(helper.help_train, "127.0.0.1", config.launch.master_port)
+            with visit(config) as other:
+                while other.read("seat/1") is None:
+                    time.sleep(0.02)
+            nodes.release()
+            assert helping.result(10) == 0
+        assert why_silent("127.0.0.1", config.launch.master_port) is not None
+
+
+def test_the_agents_port_is_the_one_after_and_has_to_be_free(tmp_path: Path) -> None:
+    run, config = two_nodes(tmp_path)
+    port = config.launch.master_port + 1
+    with (
+        socket.create_server(("127.0.0.1", port)),
+        pytest.raises(ConfigError, match=rf"launch\.master_port: {port}, the one after"),
+        Meeting(run, config),
+    ):
+        pytest.fail("torchrun could not listen")
+    with pytest.raises(ConfigError, match=r"launch\.master_port"):
+        config_of("launch.nodes=2", "launch.master_port=65535")
 
 
 def test_a_machine_that_does_not_exist_is_an_error_and_no_waiting() -> None:

@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from atelier.errors import ConfigError
+from atelier.processes.host import this_host
 from flows.local_platform import environment, supervisor
 from flows.local_platform.environment import platform_api_url, without_password
 from flows.local_platform.loopback import is_loopback
@@ -19,6 +20,33 @@ from flows.local_platform.state import Platform
 from flows.local_platform.up import _mlflow_port
 
 ROOT = Path(__file__).parents[2]
+
+
+def test_every_flow_is_tidied_up_after():
+    """Of a killed process of a flow that is not listed, the run stays Running for ever."""
+    from flows.local_platform.reconcile import FLOWS
+
+    texts = [path.read_text() for path in (ROOT / "flows").glob("*.py")]
+    names = [name for text in texts for name in re.findall(r"^@flow\(name=\"(\w+)\"", text, re.M)]
+    assert sorted(FLOWS) == sorted(names)
+
+
+@pytest.mark.parametrize(
+    ("flow", "parameters", "deployed", "command"),
+    [
+        ("grpo", {}, False, "atelier run --resume run-1"),
+        ("train", {"run": "runs/x"}, False, "atelier run --resume runs/x"),
+        ("node", {"address": "10.0.0.1"}, False, "start it again"),
+        ("rewards", {}, False, "start it again"),
+        ("node", {}, True, "prefect flow-run retry run-1"),
+    ],
+)
+def test_what_goes_on_with_a_run_depends_on_its_flow(
+    flow: str, parameters: dict[str, str], deployed: bool, command: str
+):
+    from tasks.outcome import command_to_go_on
+
+    assert command_to_go_on(flow, parameters, "run-1", deployed) == command
 
 
 def test_a_console_is_quiet_and_services_are_not():
@@ -85,18 +113,26 @@ def test_loopback(url: str, local: bool):
 def test_a_platform_whose_supervisor_is_gone_is_none(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
-    from flows.local_platform.state import running_platform
+    from flows.local_platform.state import require_none_elsewhere, running_platform
 
     monkeypatch.setenv("PREFECT_HOME", str(tmp_path))
     assert running_platform() is None
     platform = Platform.of_this_process("http://127.0.0.1:1/api", "http://127.0.0.1:2")
     platform.save()
     assert running_platform() == platform
+    platform.host = "another/01234567"
+    platform.save()
+    assert running_platform() is None
+    with pytest.raises(ConfigError, match="machine another/01234567 has a platform in"):
+        require_none_elsewhere()
+    platform.host = this_host()
     platform.started -= 1000.0  # the pid has come again
     platform.save()
     assert running_platform() is None
+    require_none_elsewhere()
     (tmp_path / "platform.json").write_text('{"of": "another version"}')
     assert running_platform() is None
+    require_none_elsewhere()
 
 
 def test_a_keeper_starts_again_after_growing_pauses(

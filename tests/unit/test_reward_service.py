@@ -17,10 +17,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from atelier.config.loopback import is_loopback
 from atelier.config.rewards import RewardsConfig
 from atelier.errors import ConfigError
 from atelier.rewards.base import Missing
-from atelier.rewards.service.__main__ import is_loopback
 from atelier.rewards.service.app import Limits, _proving
 from atelier.rewards.service.details import plain_detail
 from atelier.rewards.service.gate import Bounds, Door

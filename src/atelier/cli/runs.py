@@ -19,11 +19,12 @@ from atelier.cli.options import (
 from atelier.config.paths import from_root, is_directory, make_folder, repository_root
 from atelier.config.plan import plan
 from atelier.config.resolve import resolve, write_stage_configs
-from atelier.config.schema import LaunchConfig
+from atelier.config.schema import LAST_MEETING_PORT, LaunchConfig
 from atelier.config.variables import taken
 from atelier.disk import stopped_when_full
 from atelier.errors import ConfigError
 from atelier.stages.console import show_logs
+from atelier.stages.nodes.board import WAIT_SECONDS
 from atelier.stages.nodes.first import require_first_node
 from atelier.tracking.run_directory import STAGES, RunDirectory
 
@@ -163,7 +164,7 @@ def _run_pipeline(
 @click.option("--address", required=True, metavar="HOST", help="Node 0's launch.master_address.")
 @click.option(
     "--port",
-    type=click.IntRange(1, 65535),
+    type=click.IntRange(1, LAST_MEETING_PORT),
     default=LaunchConfig().master_port,
     show_default=True,
     help="Its launch.master_port.",
@@ -171,7 +172,15 @@ def _run_pipeline(
 @click.option(
     "--rank", type=click.IntRange(min=1), help="Which node this is. Default: one that is missing."
 )
-def node(address: str, port: int, rank: int | None) -> None:
+@click.option(
+    "--wait",
+    type=click.FloatRange(min=0),
+    default=WAIT_SECONDS,
+    metavar="SECONDS",
+    show_default=True,
+    help="How long node 0 may take until it trains.",
+)
+def node(address: str, port: int, rank: int | None, wait: float) -> None:
     """Help a run of another machine to train.
 
     Waits until node 0 trains, computes with it, and ends with it. What it trains is in the run's
@@ -179,7 +188,7 @@ def node(address: str, port: int, rank: int | None) -> None:
     """
     from flows.command_line import run_node
 
-    sys.exit(run_node(address, port, rank))
+    sys.exit(run_node(address, port, rank, wait))
 
 
 VERBS = (run, demo, stage, node, verify)

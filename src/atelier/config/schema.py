@@ -56,6 +56,7 @@ SuiteName = Literal[
     "ocr", "scenes", "yes_no", "paircomp", "editing", "mmmg", "complex_edit", "unigenbench"
 ]
 LOOPBACK = "127.0.0.1"
+LAST_MEETING_PORT = 65534  # the one after it is wanted, too
 BehaviourSchedule = Literal["follow", "ramp", "late_ramp"]
 _IMAGES_OF_A_PROMPT = {"paircomp": 2, "unigenbench": 4}  # as published
 _TEST_POINTS = 3  # of a prompt, about as many: 1 813 of the 600 short ones that are published
@@ -840,8 +841,8 @@ class LaunchConfig(Section):
     master_address: Annotated[str, Field(min_length=1)] = operational(
         LOOPBACK, "Name or address of node 0, as the other nodes reach it."
     )
-    master_port: Annotated[int, Field(ge=1, le=65535)] = operational(
-        29700, "Port of node 0 where the nodes meet."
+    master_port: Annotated[int, Field(ge=1, le=LAST_MEETING_PORT)] = operational(
+        29700, "Port of node 0 where the nodes meet; their torchruns do at the one after it."
     )
     join_limit: PositiveFloat = operational(
         1800.0, "Seconds that node 0 waits for the others before it stops, resumable."
@@ -969,7 +970,7 @@ class RunConfig(Section):
             yield (
                 "launch.node_rank",
                 f"{self.launch.node_rank} is none of launch.nodes {self.launch.nodes}: they are "
-                "counted from 0",
+                "counted from 0; set launch.nodes to how many there are, or a smaller rank",
             )
         if "adapter" in self.export.formats and self.policy.trainable != "lora":
             yield "export.formats", "adapter needs policy.trainable: lora"

@@ -179,7 +179,11 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("NNODES", *_number("launch.nodes"), why="the length of NODE_IP_LIST is not looked at"),
     Variable("NODE_RANK", *_number("launch.node_rank"), instead=("INDEX",)),
     Variable("MASTER_ADDR", *_text("launch.master_address"), instead=("CHIEF_IP",)),
-    Variable("MASTER_PORT", *_number("launch.master_port"), why="where nodes meet"),
+    Variable(
+        "MASTER_PORT",
+        *_number("launch.master_port"),
+        why="where nodes meet; torchrun does at the one after it",
+    ),
     Variable("NGPUS", *_number("launch.processes"), why="unset: what the recipe says"),
     *_names("NODE_IP_LIST", "set NNODES: how many there are is not counted from a list"),
     *_names("PYTORCH_CUDA_ALLOC_CONF", "PyTorch reads it itself, in every process of the run"),

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import fcntl
 import os
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 
 def holder(path: Path) -> str | None:
-    """The pid of who holds a lock file; None where nobody does. Changes nothing."""
+    """ "PID on HOST", of who holds a lock file; None where nobody does. Changes nothing."""
     try:
         with path.open("r") as file:
             try:
@@ -24,7 +25,7 @@ def holder(path: Path) -> str | None:
 
 @contextmanager
 def hold(path: Path) -> Iterator[str | None]:
-    """Hold the lock file `path` inside; yields None, or the pid of another holder (held not)."""
+    """Hold the lock file `path` inside; yields None, or who else holds it (held not)."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+") as file:
         try:
@@ -34,7 +35,7 @@ def hold(path: Path) -> Iterator[str | None]:
             yield file.read().strip() or "unknown"
             return
         file.truncate(0)
-        file.write(str(os.getpid()))
+        file.write(f"{os.getpid()} on {socket.gethostname()}")
         file.flush()
         yield None
 

@@ -1,8 +1,9 @@
 """What a guard leaves on disk, and how to find what it started, by whoever comes later.
 
-A process is named by its pid and start time, because pids come again. Everything below a guard
-carries the guard's token in its environment variable ATELIER_GUARD, also where the guard is gone
-and orphans belong to nobody.
+A process is named by its machine, its pid and its start time: a folder may be shared, and of a
+process elsewhere nothing is known here; pids come again. Everything below a guard carries the
+guard's token in its environment variable ATELIER_GUARD, also where the guard is gone and orphans
+belong to nobody.
 """
 
 from __future__ import annotations
@@ -16,18 +17,30 @@ from typing import Any
 import psutil
 
 from atelier.errors import DataError
+from atelier.processes.host import this_host
 from atelier.tracking.run_directory import read_json_object
 
 TOKEN = "ATELIER_GUARD"
+_IDENTITY = {"host", "pid", "started"}
 
 
 def identity(pid: int) -> dict[str, Any]:
-    """{pid, started} of a living process; started is seconds since the epoch."""
-    return {"pid": pid, "started": psutil.Process(pid).create_time()}
+    """{host, pid, started} of a living process; started is seconds since the epoch."""
+    return {"host": this_host(), "pid": pid, "started": psutil.Process(pid).create_time()}
+
+
+def is_elsewhere(process: dict[str, Any]) -> bool:
+    """Whether the process is another machine's: only that one can tell whether it lives."""
+    return bool(process["host"] != this_host())
 
 
 def is_alive(process: dict[str, Any]) -> bool:
-    """Whether the process that `identity` named still runs. A zombie does not."""
+    """Whether the process that `identity` named still runs here. A zombie does not.
+
+    Of one that `is_elsewhere` the answer means nothing.
+    """
+    if is_elsewhere(process):
+        return False
     try:
         found = psutil.Process(process["pid"])
         same = abs(found.create_time() - process["started"]) < 0.1
@@ -41,7 +54,8 @@ def read_record(path: Path) -> dict[str, Any] | None:
     with contextlib.suppress(DataError):
         record = read_json_object(path)
         if isinstance(record.get("token"), str) and all(
-            isinstance(record.get(name), dict) for name in ("guard", "owner")
+            isinstance(record.get(name), dict) and record[name].keys() >= _IDENTITY
+            for name in ("guard", "owner")
         ):
             return record
     return None

@@ -1,7 +1,7 @@
 """torchrun that ends with its ranks' exit code and leaves no rank behind.
 
     python -m atelier.processes.torchrun --nproc-per-node 2 atelier.training --config ... --run ...
-    ... --nproc-per-node 8 --nnodes 4 --node-rank 1 --master-addr HOST --master-port PORT ...
+    ... --nproc-per-node 8 --nnodes 4 --node-rank 1 --master-addr HOST --master-port PORT --life ID
 
 Plain torchrun exits 1 whatever a rank said, but Atelier's exit codes mean something (2, 3, 75),
 and its ranks, each in a session of its own, survive a killed agent. Here the first rank that
@@ -10,7 +10,7 @@ failed gives the exit code, a rank killed by signal n gives 128 + n, and ranks d
 A single rank runs in this process, with the variables torchrun would set: an agent that watches
 one rank would only cost the time and memory of a second torch. On several nodes there is an agent a
 node, and the one of node 0 listens at HOST:PORT for the others (torchrun's static rendezvous, so
-that node k has the ranks from k times those of a node on).
+that node k has the ranks from k times those of a node on; an agent of an earlier life cannot join).
 """
 
 from __future__ import annotations
@@ -29,11 +29,14 @@ def main() -> int:
     parser.add_argument("--node-rank", type=int, default=0)
     parser.add_argument("--master-addr", default="127.0.0.1")
     parser.add_argument("--master-port", type=int)
+    parser.add_argument("--life", default="none", help="what agents that belong together share")
     parser.add_argument("module")
     parser.add_argument("arguments", nargs=argparse.REMAINDER)
     own = parser.parse_args()
     if own.nnodes > 1 and own.master_port is None:
         parser.error("--nnodes needs --master-port, where node 0 listens")
+    if not 0 <= own.node_rank < own.nnodes:
+        parser.error(f"--node-rank {own.node_rank}: nodes are counted from 0 to --nnodes less 1")
     if own.nproc_per_node == own.nnodes == 1:
         return _run_here(own.module, own.arguments)
     return _run_ranks(own.nproc_per_node, _meeting_place(own), own.module, own.arguments)
@@ -44,7 +47,7 @@ def _meeting_place(own: argparse.Namespace) -> list[str]:
     if own.nnodes == 1:
         return ["--standalone"]
     return [
-        *(f"--nnodes={own.nnodes}", f"--node-rank={own.node_rank}"),
+        *(f"--nnodes={own.nnodes}", f"--node-rank={own.node_rank}", f"--rdzv-id={own.life}"),
         *(f"--master-addr={own.master_addr}", f"--master-port={own.master_port}"),
     ]
 

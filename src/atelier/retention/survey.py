@@ -12,7 +12,7 @@ from typing import Any
 
 from atelier.errors import DataError
 from atelier.processes.locks import holder
-from atelier.processes.records import is_alive, read_record
+from atelier.processes.records import is_alive, is_elsewhere, read_record
 from atelier.report.run_data import stage_records
 from atelier.tracking.run_directory import STAGES, RunDirectory, read_run_file
 
@@ -98,8 +98,16 @@ def _writer(run: RunDirectory) -> str | None:
             return f"being written by process {pid} ({path.stem})"
     for path in run.processes.glob("*.json"):
         record = read_record(path)
-        if record and "ended" not in record and is_alive(record["guard"]):
-            return f"process {record['guard']['pid']} runs for it ({path.stem})"
+        if record is None or "ended" in record:
+            continue
+        guard = record["guard"]
+        if is_elsewhere(guard):
+            return (
+                f"process {guard['pid']} of machine {guard['host']} may run for it, which is not "
+                f"seen from here; once that one has ended, remove {path.parent.name}/{path.name}"
+            )
+        if is_alive(guard):
+            return f"process {guard['pid']} runs for it ({path.stem})"
     return None
 
 

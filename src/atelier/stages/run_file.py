@@ -19,7 +19,7 @@ from atelier.config.variables import joined
 from atelier.disk import stopped_when_full
 from atelier.errors import DataError
 from atelier.stages.find_run import find_run
-from atelier.stages.nodes.first import require_first_node
+from atelier.stages.nodes.first import board_token, require_first_node
 from atelier.stages.prompts_here import planned, prompt_warnings, prompts_here
 from atelier.tracking.run_directory import (
     FORMAT,
@@ -128,6 +128,7 @@ def open_run(
     known = run if exists else None
     config, settled = _configuration(known, recipe, overrides, run_name, variables)
     require_first_node(config)
+    board_token(config.launch)
     warnings = None if settled is None else plan_warnings(config)
     with stopped_when_full(run.root):
         if resume is None:
@@ -166,6 +167,7 @@ def check_opening(
     """
     run = None if resume is None else find_run(resume)
     config, settled = _configuration(run, recipe, overrides, run_name, variables)
+    board_token(config.launch)
     if settled is not None:
         prompts_here(config)
     return config

@@ -95,6 +95,7 @@ def _work(stage: Stage) -> dict[str, Any]:
         EvaluationFollower(run, config, judge) as follower,
     ):
         _supervise(run, config, servers, nodes)
+        nodes.release()  # the others' GPUs need not wait for scores
         follower.finish()
     steps = metric_records(run)
     if not steps:  # a trainer that is done has written them

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from functools import partial
@@ -23,6 +21,7 @@ from atelier.errors import ConfigError, PlanError
 from atelier.judge import usage as judge_usage
 from atelier.policies.base import LearnsFromPictures, Policy
 from atelier.policies.registry import load_policy
+from atelier.processes.locks import hold
 from atelier.rewards.registry import build
 from atelier.rewards.scorers.judges import Tracing
 from atelier.rewards.service_file import read_urls
@@ -35,7 +34,8 @@ from atelier.training.experience import Collector
 from atelier.training.journal import Journal
 from atelier.training.judge_traces import JudgeTraces
 from atelier.training.repeatable import repeatable
-from atelier.training.session import Session, find_checkpoint, kept_copies
+from atelier.training.session import Session, kept_copies
+from atelier.training.shared_checkpoint import shared_checkpoint
 from atelier.training.supervision import Supervision
 from atelier.training.trainer import Trainer
 from atelier.training.updates import Learner
@@ -76,7 +76,8 @@ def _train(config: RunConfig, run: RunDirectory, world: World) -> None:
         policy.prepare_reference()
     supervision = None if pictures is None else _supervision(config, pictures, policy, world)
     journal = Journal(run, world)
-    checkpoint = find_checkpoint(run.checkpoints, identity, journal, kept_copies(config))
+    kept = kept_copies(config)
+    checkpoint = shared_checkpoint(run.checkpoints, identity, journal, kept, world)
     if checkpoint is not None:
         put_weights(policy.trainable(), checkpoint.weights)
     engine = make_engine(
@@ -171,17 +172,10 @@ def written_by_one(run: RunDirectory, world: World) -> Iterator[None]:
     if not world.is_main:
         yield
         return
-    run.train.mkdir(parents=True, exist_ok=True)
-    with (run.train / "lock").open("a+") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            file.seek(0)
+    with hold(run.train / "lock") as other:
+        if other is not None:
             raise ConfigError(
-                f"{run.train} is being written by process {file.read().strip()}; wait for it or "
-                "choose another run directory"
-            ) from error
-        file.truncate(0)
-        file.write(str(os.getpid()))
-        file.flush()
+                f"{run.train} is being written by process {other}; wait for it or choose another "
+                "run directory"
+            )
         yield

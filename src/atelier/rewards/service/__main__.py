@@ -9,7 +9,6 @@ without one the service binds loopback addresses only. Exit code 2: bad configur
 from __future__ import annotations
 
 import argparse
-import ipaddress
 import logging
 import os
 import socket
@@ -17,6 +16,7 @@ import sys
 from pathlib import Path
 
 from atelier import telemetry
+from atelier.config.loopback import is_loopback
 from atelier.errors import AtelierError, ConfigError
 from atelier.rewards.service.protocol import TOKEN_VARIABLE
 from atelier.tracking.run_directory import write_text_atomically
@@ -105,14 +105,6 @@ def require_token_beyond_loopback(host: str, token: str | None) -> None:
             f"{host} can be reached from other machines: set {TOKEN_VARIABLE} in the environment "
             "of the service and of its clients, or bind 127.0.0.1"
         )
-
-
-def is_loopback(host: str) -> bool:
-    """Whether an address is this machine's own; other names than localhost are taken not to be."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def bound_socket(host: str, port: int) -> socket.socket:

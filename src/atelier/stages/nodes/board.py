@@ -1,27 +1,33 @@
 """What nodes tell each other: a key-value store that node 0 keeps, and what stands in it.
 
-run             what is trained, by node 0: id and directory, commit, number of nodes, proof
+run             what is trained, by node 0: id and directory, number of nodes, proof, likeness
 seat/K          token of who helps as node K; freed when nothing is heard of it
 beat/TOKEN      a counter that grows while a helper lives
-life            {number, port}: the trainer's newest life, and where its ranks meet
+life            {number, id, crew}: the trainer's newest life, and the tokens by rank that share it
 over            number of the newest life that has ended on node 0
 ended/TOKEN     {life, code, kind, text}: how the ranks of a helper ended
 closed          exit code of node 0's training
+
+Node 0 has it in memory and serves it (service.py); others visit it (visitor.py).
 """
 
 from __future__ import annotations
 
-import json
-import socket
-from datetime import timedelta
+import threading
 from typing import Any
 
-from atelier.errors import AtelierError, ConfigError
+from atelier.errors import AtelierError
 
-ANSWER_SECONDS = 30.0
 BEAT_SECONDS = 1.0
 # A helper that was not heard of for so long is gone. Longer than the stop of its ranks may take.
 SILENT_SECONDS = 40.0
+# What a node is told of another's last error; more is in that one's log.
+WORDS = 4000
+# How long a helper waits for node 0: that prepares and measures before it trains, and it costs
+# nothing.
+WAIT_SECONDS = 6 * 3600.0
+# Bearer token of the other nodes; needed where node 0 is reached from other machines.
+TOKEN_VARIABLE = "ATELIER_NODES_TOKEN"
 
 
 class NodeGone(AtelierError):
@@ -29,88 +35,32 @@ class NodeGone(AtelierError):
 
 
 class Board:
-    """JSON values by key, the same for all nodes.
+    """JSON values by key, for any number of threads."""
 
-    Everything raises NodeGone once node 0 does not answer.
-    """
-
-    def __init__(self, address: str, port: int, keeps: bool) -> None:
-        """Open it, as node 0 (`keeps`) or as a visitor.
-
-        Raises:
-            ConfigError: the port cannot be listened on, or what answers there is no board.
-        """
-        from torch.distributed import DistError, TCPStore
-
-        self._lost = DistError
-        try:
-            self._store: Any = TCPStore(
-                address,
-                port,
-                is_master=keeps,
-                timeout=timedelta(seconds=ANSWER_SECONDS),
-                wait_for_workers=False,
-            )
-        except DistError as error:
-            reason = str(error).splitlines()[0]
-            what = "cannot be listened on" if keeps else "is no meeting place of a run"
-            raise ConfigError(f"launch.master_port: {address}:{port} {what}: {reason}") from error
+    def __init__(self) -> None:
+        self._values: dict[str, Any] = {}
+        self._lock = threading.Lock()
 
     def put(self, key: str, value: Any) -> None:
-        self._ask("set", key, json.dumps(value))
+        with self._lock:
+            self._values[key] = value
 
     def read(self, key: str) -> Any:
         """The value, None where nobody has put one."""
-        if not self._ask("check", [key]):
-            return None
-        text: bytes = self._ask("get", key)
-        return json.loads(text)
+        with self._lock:
+            return self._values.get(key)
 
     def put_first(self, key: str, value: Any) -> bool:
         """Put a value where none stands; whether it stands there now."""
-        text = json.dumps(value)
-        found: bytes = self._ask("compare_set", key, "", text)
-        return found.decode() == text
+        with self._lock:
+            return bool(self._values.setdefault(key, value) == value)
 
     def remove(self, key: str) -> None:
-        self._ask("delete_key", key)
+        with self._lock:
+            self._values.pop(key, None)
 
     def count(self, key: str, more: int = 0) -> int:
         """A counter, after adding to it."""
-        return int(self._ask("add", key, more))
-
-    def close(self) -> None:
-        """Nobody is answered any more."""
-        self._store = None
-
-    def _ask(self, what: str, *arguments: Any) -> Any:
-        try:
-            return getattr(self._store, what)(*arguments)
-        except self._lost as error:
-            raise NodeGone(
-                "node 0 does not answer any more; resume its run, and help again"
-            ) from error
-
-
-def is_listening(address: str, port: int) -> bool:
-    """Whether somebody answers there now.
-
-    Raises:
-        ConfigError: there is no machine of that name.
-    """
-    try:
-        with socket.create_connection((address, port), timeout=5.0):
-            return True
-    except socket.gaierror as error:
-        raise ConfigError(
-            f"launch.master_address: {address}: no machine of that name ({error.strerror})"
-        ) from error
-    except OSError:
-        return False
-
-
-def free_port() -> int:
-    """One that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return int(probe.getsockname()[1])
+        with self._lock:
+            self._values[key] = self._values.get(key, 0) + more
+            return int(self._values[key])

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import sys
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,14 +21,22 @@ from atelier.config.paths import repository_root
 from atelier.config.placement import training_gpus
 from atelier.config.resolve import load_stage_config
 from atelier.config.schema import RunConfig
-from atelier.errors import ConfigError, DataError
+from atelier.errors import ConfigError, DataError, Stopped
 from atelier.processes.gpus import claim_gpus
 from atelier.processes.supervised import SupervisedProcess
 from atelier.stages import quiet
 from atelier.stages.log_tail import LogTail
-from atelier.stages.nodes.board import BEAT_SECONDS, Board, NodeGone, is_listening
+from atelier.stages.nodes.board import (
+    BEAT_SECONDS,
+    SILENT_SECONDS,
+    TOKEN_VARIABLE,
+    WAIT_SECONDS,
+    WORDS,
+    NodeGone,
+)
+from atelier.stages.nodes.likeness import differences, likeness
 from atelier.stages.nodes.meeting import POLL_SECONDS, PROOF, REMIND_EVERY_SECONDS, agent_place
-from atelier.stages.run_file import commit_here
+from atelier.stages.nodes.visitor import Visitor, why_silent
 from atelier.stages.train import trainer_command, trainer_environment
 from atelier.tracking.run_directory import RunDirectory, read_json_object
 
@@ -37,63 +46,78 @@ logger = logging.getLogger(__name__)
 SHARED_SECONDS = 60.0
 # How long ranks may take to end by themselves once they have on node 0.
 LEAVE_SECONDS = 10.0
+# In which the seat of a node that was killed becomes free.
+SEAT_SECONDS = SILENT_SECONDS + 20.0
 
 
-def help_train(address: str, port: int, rank: int | None = None) -> int:
+def help_train(address: str, port: int, rank: int | None = None, wait: float = WAIT_SECONDS) -> int:
     """Train with the run that meets at an address, from when it is there until it is done.
 
     To be called in the main thread: only there does a stop reach it.
 
     Args:
         rank: which node this is to be, from 1 on; None: the next one that is missing.
+        wait: seconds that node 0 may take until it trains.
 
     Returns:
         The exit code of node 0's training.
 
     Raises:
-        ConfigError: the run, its directory or its code is not the same here, or the rank is taken.
-        PlanError, Stopped: this machine has too few GPUs, or they were not free in time.
+        ConfigError: the run, its directory, its code or packages are not the same here, the rank
+            is none or taken, or the token is another.
+        PlanError, Stopped: this machine has too few GPUs, or they, or node 0, were not there in
+            time.
         NodeGone: node 0 is not there any more.
     """
     quiet.libraries_by_default()
-    _wait_for(address, port)
-    board = Board(address, port, keeps=False)
-    told = _told(board)
-    run = _shared_directory(told)
-    config = load_stage_config(run.config("train"))
-    with contextlib.chdir(repository_root()):
-        claim_gpus(training_gpus(config), wait=config.launch.wait_for_gpus)
-        with _seat(board, told["nodes"], rank) as (own, token):
-            logger.info("node %d of %d: training %s", own, told["nodes"], run.root.name)
-            return _Helper(board, run, config, own, token).help()
+    _wait_for(address, port, wait)
+    with Visitor(address, port, os.environ.get(TOKEN_VARIABLE) or None) as board:
+        told = board.read("run")
+        _require_rank(rank, told["nodes"])
+        run = _shared_directory(told)
+        config = load_stage_config(run.config("train"))
+        _require_likeness(told, config)
+        with contextlib.chdir(repository_root()):
+            claim_gpus(training_gpus(config), wait=config.launch.wait_for_gpus)
+            with _seat(board, told["nodes"], rank) as (own, token):
+                logger.info("node %d of %d: training %s", own, told["nodes"], run.root.name)
+                return _Helper(board, run, config, own, token).help()
 
 
-def _wait_for(address: str, port: int) -> None:
+def _wait_for(address: str, port: int, wait: float) -> None:
     said, began = -REMIND_EVERY_SECONDS, time.monotonic()
-    while not is_listening(address, port):
+    while (why := why_silent(address, port)) is not None:
         waited = time.monotonic() - began
+        if waited > wait:
+            raise Stopped(
+                f"node 0 does not train at {address}:{port} ({why}) after {wait:g} s; give its "
+                "launch.master_address and launch.master_port, or wait longer for it (--wait)"
+            )
         if waited - said > REMIND_EVERY_SECONDS:
             said = waited
-            logger.info("waiting for node 0 to train at %s:%d", address, port)
+            logger.info("waiting for node 0 to train at %s:%d (%s)", address, port, why)
         time.sleep(BEAT_SECONDS)
 
 
-def _told(board: Board) -> dict[str, Any]:
-    told: dict[str, Any] | None = None
-    deadline = time.monotonic() + SHARED_SECONDS
-    while told is None:
-        if time.monotonic() > deadline:
-            raise ConfigError("launch.master_address: what answers there tells of no run")
-        told = board.read("run")
-        time.sleep(POLL_SECONDS / 5)
-    return told
+def _require_rank(rank: int | None, nodes: int) -> None:
+    if rank is not None and not 0 < rank < nodes:
+        raise ConfigError(
+            f"launch.node_rank: {rank} is none of those that help a run of launch.nodes {nodes}: "
+            f"1 to {nodes - 1}; give one of them, or none to be the next that is missing"
+        )
+
+
+def _require_likeness(told: dict[str, Any], config: RunConfig) -> None:
+    found = differences(told["likeness"], likeness(config))
+    if found:
+        raise ConfigError(f"this node is not as node 0: {'. '.join(found)}")
 
 
 def _shared_directory(told: dict[str, Any]) -> RunDirectory:
     """The run's directory, proven to be the one that node 0 writes.
 
     Raises:
-        ConfigError: it is another one, or none; or the code is of another commit.
+        ConfigError: it is another one, or none.
     """
     run = RunDirectory(Path(told["root"]))
     deadline = time.monotonic() + SHARED_SECONDS
@@ -104,12 +128,6 @@ def _shared_directory(told: dict[str, Any]) -> RunDirectory:
                 "at the same path; on node 0 let ATELIER_RUNS name a folder on a disk they share"
             )
         time.sleep(BEAT_SECONDS)
-    here = commit_here()
-    if here is not None and told["commit"] is not None and here != told["commit"]:
-        raise ConfigError(
-            f"node 0 runs the code of commit {told['commit'][:12]}, and this is {here[:12]}; "
-            "check out the same one on all nodes"
-        )
     return run
 
 
@@ -120,18 +138,10 @@ def _proof(run: RunDirectory) -> Any:
 
 
 @contextmanager
-def _seat(board: Board, nodes: int, rank: int | None) -> Iterator[tuple[int, str]]:
+def _seat(board: Visitor, nodes: int, rank: int | None) -> Iterator[tuple[int, str]]:
     """Be one of the nodes, inside: its rank, and the token that stands for this process."""
     token = uuid.uuid4().hex
-    board.count(f"beat/{token}", 1)
-    wanted = range(1, nodes) if rank is None else [rank]
-    own = next((one for one in wanted if board.put_first(f"seat/{one}", token)), None)
-    if own is None:
-        taken = "every node is" if rank is None else f"node {rank} is"
-        raise ConfigError(
-            f"launch.node_rank: {taken} there already, of launch.nodes {nodes}; one that was "
-            "killed is forgotten within a minute"
-        )
+    own = _take_seat(board, list(range(1, nodes)) if rank is None else [rank], token)
     try:
         yield own, token
     finally:
@@ -139,33 +149,68 @@ def _seat(board: Board, nodes: int, rank: int | None) -> Iterator[tuple[int, str
             board.remove(f"seat/{own}")
 
 
+def _take_seat(board: Visitor, wanted: Sequence[int], token: str) -> int:
+    """The rank of the first seat that is free.
+
+    Raises:
+        ConfigError: living nodes have them all. One that was killed has its seat until node 0
+            notices, so that one is waited for.
+    """
+    before = _beats(board, wanted)
+    deadline = time.monotonic() + SEAT_SECONDS
+    said = False
+    while True:
+        board.count(f"beat/{token}", 1)
+        for rank in wanted:
+            if board.put_first(f"seat/{rank}", token):
+                return rank
+        now = _beats(board, wanted)
+        all_live = all(now.get(one, 0) > beats for one, beats in before.items())
+        if all_live or time.monotonic() > deadline:
+            which = " and ".join(f"node {one}" for one in wanted)
+            raise ConfigError(
+                f"launch.node_rank: {which} of this run {'is' if len(wanted) == 1 else 'are'} "
+                "there already: launch.nodes says how many there are"
+            )
+        if not said:
+            logger.info("waiting for the place of a node of which nothing is heard")
+            said = True
+        time.sleep(BEAT_SECONDS)
+
+
+def _beats(board: Visitor, ranks: Sequence[int]) -> dict[str, int]:
+    """The counters of those who have these seats, by token."""
+    tokens = [board.read(f"seat/{one}") for one in ranks]
+    return {one: board.count(f"beat/{one}") for one in tokens if one is not None}
+
+
 class _Helper:
     """Runs this node's agent in each life of the trainer."""
 
     def __init__(
-        self, board: Board, run: RunDirectory, config: RunConfig, rank: int, token: str
+        self, board: Visitor, run: RunDirectory, config: RunConfig, rank: int, token: str
     ) -> None:
         self._board, self._run, self._config = board, run, config
         self._rank, self._token = rank, token
+        self._closed: int | None = None
 
     def help(self) -> int:
         """Until node 0 closes; returns its exit code."""
         done = 0
-        while True:
-            self._beat()
-            closed = self._board.read("closed")
-            if closed is not None:
-                return int(closed)
+        while not self._is_closed():
             newest = self._board.read("life")
             if newest is not None and newest["number"] > done:
                 done = newest["number"]
-                self._one_life(done, newest["port"])
+                if newest["crew"].get(str(self._rank)) == self._token:  # else it began without us
+                    self._one_life(done, newest["id"])
             time.sleep(POLL_SECONDS)
+        assert self._closed is not None
+        return self._closed
 
-    def _one_life(self, number: int, port: int) -> None:
+    def _one_life(self, number: int, life: str) -> None:
         config, name = self._config, f"node-{self._rank}"
         tail = LogTail(self._run.train / "nodes" / f"{self._rank}.log")
-        place = agent_place(config.launch, self._rank, port)
+        place = agent_place(config.launch, self._rank, life)
         with SupervisedProcess(
             [sys.executable, "-m", *trainer_command(self._run, config, place)],
             self._run.train / "nodes" / f"{self._rank}.log",
@@ -175,19 +220,23 @@ class _Helper:
         ) as process:
             patience = LEAVE_SECONDS
             while (code := process.poll()) is None and patience > 0:
-                self._beat()
                 tail.show()
-                if self._is_over(number):
+                if self._is_closed() or self._is_over(number):
                     patience -= POLL_SECONDS
                 time.sleep(POLL_SECONDS)
         tail.show()
-        if code is not None:
+        if code is not None and self._closed is None:
             error = tail.last_error()
-            said = {"life": number, "code": code, "kind": error.kind, "text": error.text}
-            self._board.put(f"ended/{self._token}", said)
+            words = {"kind": error.kind, "text": error.text[-WORDS:]}
+            self._board.put(f"ended/{self._token}", {"life": number, "code": code, **words})
 
-    def _beat(self) -> None:
-        self._board.count(f"beat/{self._token}", 1)
+    def _is_closed(self) -> bool:
+        """Whether node 0 is done; until then it is told that this node lives. It need not answer
+        any more after it has said so."""
+        if self._closed is None:
+            self._board.count(f"beat/{self._token}", 1)
+            self._closed = self._board.read("closed")
+        return self._closed is not None
 
     def _is_over(self, number: int) -> bool:
         return int(self._board.read("over") or 0) >= number

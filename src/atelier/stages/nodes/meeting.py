@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
+import socket
 import sys
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,11 +17,14 @@ from types import TracebackType
 from typing import Any
 
 from atelier.config.paths import repository_root
-from atelier.config.schema import LOOPBACK, LaunchConfig, RunConfig
-from atelier.errors import Stopped
+from atelier.config.schema import LaunchConfig, RunConfig
+from atelier.errors import ConfigError, Stopped
 from atelier.processes.supervised import SupervisedProcess
 from atelier.stages.log_tail import LastError
-from atelier.stages.nodes.board import SILENT_SECONDS, Board, NodeGone, free_port
+from atelier.stages.nodes.board import SILENT_SECONDS, Board, NodeGone
+from atelier.stages.nodes.first import board_token
+from atelier.stages.nodes.likeness import likeness
+from atelier.stages.nodes.service import served
 from atelier.stages.run_file import read_run, shown_path
 from atelier.tracking.run_directory import RunDirectory, write_json
 
@@ -30,7 +35,8 @@ POLL_SECONDS = 0.5
 REMIND_EVERY_SECONDS = 300.0
 # How long words of other nodes are waited for: why they ended, and that they have left.
 WORDS_SECONDS = 5.0
-CRASHED, MEANT = 1, (2, 3, 75, 143)
+DONE, CRASHED, MEANT = 0, 1, (2, 3, 75, 143)
+SIGNALLED = 128  # more than the number of the signal that ended a process: its exit code
 
 
 @dataclass(frozen=True)
@@ -71,13 +77,14 @@ class Meeting:
     """A context in which other nodes may help; nothing happens where there are none.
 
     Raises:
-        ConfigError: on entering: its port cannot be listened on.
+        ConfigError: on entering: its ports cannot be listened on, or a token is missing.
     """
 
     def __init__(self, run: RunDirectory, config: RunConfig) -> None:
-        self._run, self._launch = run, config.launch
+        self._run, self._config, self._launch = run, config, config.launch
         self._board: Board | None = None
         self._lives = 0
+        self._crew: Mapping[int, str] = {}  # rank and token of who shares the newest life
         self._heard: dict[str, tuple[int, float]] = {}  # by token: the counter, and since when
         self._started: SupervisedProcess | None = None
         self._stack = ExitStack()
@@ -86,22 +93,27 @@ class Meeting:
         launch = self._launch
         if launch.nodes == 1:
             return self
-        self._board = Board(LOOPBACK, launch.master_port, keeps=True)
-        proof = uuid.uuid4().hex
+        token = board_token(launch)
+        require_free(agent_port(launch))
+        board, proof = Board(), uuid.uuid4().hex
         write_json(self._run.processes / PROOF, {"proof": proof})
-        known = read_run(self._run)
-        self._board.put(
+        board.put(
             "run",
             {
-                "id": known["id"],
+                "id": read_run(self._run)["id"],
                 "root": str(self._run.root),
-                "commit": known["git"]["sha"],
                 "nodes": launch.nodes,
                 "proof": proof,
+                "likeness": likeness(self._config),
             },
         )
-        if launch.launcher:
-            self._started = self._stack.enter_context(self._launched())
+        with ExitStack() as opening:
+            place = (launch.master_address, launch.master_port)
+            opening.enter_context(served(board, *place, token))
+            if launch.launcher:
+                self._started = opening.enter_context(self._launched())
+            self._stack = opening.pop_all()
+        self._board = board
         return self
 
     def __exit__(
@@ -110,15 +122,21 @@ class Meeting:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self._close(DONE if error is None else exit_code(error))
+
+    def release(self) -> None:
+        """Training is done: let the other nodes go, whatever is left to do here."""
+        self._close(DONE)
+
+    def _close(self, code: int) -> None:
         if self._board is None:
             return
-        code = 0 if error is None else int(getattr(error, "exit_code", CRASHED))
         self._board.put("closed", code)
         deadline = time.monotonic() + WORDS_SECONDS
         while any(self._tokens()) and time.monotonic() < deadline:
             time.sleep(POLL_SECONDS / 5)
         self._stack.close()
-        self._board.close()
+        self._board = None
         (self._run.processes / PROOF).unlink(missing_ok=True)
 
     @contextmanager
@@ -131,12 +149,13 @@ class Meeting:
         if self._board is None:
             yield Life()
             return
-        self._gather(self._board)
+        self._crew = self._gather()
         self._lives += 1
-        port = free_port()
-        self._board.put("life", {"number": self._lives, "port": port})
+        own = uuid.uuid4().hex
+        crew = {str(rank): token for rank, token in self._crew.items()}  # as JSON has it
+        self._board.put("life", {"number": self._lives, "id": own, "crew": crew})
         try:
-            yield Life(agent_place(self._launch, 0, port), self, self._lives)
+            yield Life(agent_place(self._launch, 0, own), self, self._lives)
         finally:
             self._board.put("over", self._lives)
 
@@ -144,13 +163,13 @@ class Meeting:
 
     def failure(self, life: int) -> Ending | None:
         """How a life failed on another node: its ranks ended, or nothing is heard of it."""
-        for rank, token in self._tokens():
+        for rank, token in self._crew.items():
             ended = self._ended(rank, token, life)
             if ended is not None and ended.code != 0:
                 return ended
-        there = {rank for rank, _ in self._tokens()}
-        for rank in range(1, self._launch.nodes):
-            if rank not in there:
+        there = dict(self._tokens())
+        for rank, token in self._crew.items():
+            if there.get(rank) != token:  # another one that has come since is not in this life
                 text = f"node {rank} is gone: it left, or nothing was heard of it for a while"
                 return Ending(CRASHED, LastError(NodeGone.__name__, text))
         return None
@@ -186,19 +205,29 @@ class Meeting:
         return living
 
     def _is_heard(self, token: str) -> bool:
+        return time.monotonic() - self._last_heard(token) < SILENT_SECONDS
+
+    def _last_heard(self, token: str) -> float:
+        """When its counter was last seen to grow, or first seen at all."""
         assert self._board is not None
         now, beats = time.monotonic(), self._board.count(f"beat/{token}")
         before, since = self._heard.get(token, (-1, now))
         if beats != before:
-            self._heard[token] = (beats, now)
-            return True
-        return now - since < SILENT_SECONDS
+            self._heard[token] = (beats, since := now)
+        return since
 
     # Gathering -----------------------------------------------------------------------------------
 
-    def _gather(self, board: Board) -> None:
+    def _gather(self) -> dict[int, str]:
+        """Rank and token of all others, each heard of since: one that was killed a moment ago
+        still has its seat."""
+        self._tokens()  # what was counted until now is not heard since
         launch, began, said = self._launch, time.monotonic(), -REMIND_EVERY_SECONDS
-        while (there := 1 + len(self._tokens())) < launch.nodes:
+        while True:
+            crew = {rank: one for rank, one in self._tokens() if self._last_heard(one) >= began}
+            there = 1 + len(crew)
+            if there == launch.nodes:
+                return crew
             waited = time.monotonic() - began
             count = f"{there} of launch.nodes {launch.nodes} are there"
             how = " ".join(["atelier", *visit(launch)])
@@ -238,9 +267,45 @@ def visit(launch: LaunchConfig) -> list[str]:
     return ["node", "--address", launch.master_address, "--port", str(launch.master_port)]
 
 
-def agent_place(launch: LaunchConfig, rank: int, port: int) -> list[str]:
-    """Torchrun's arguments for the agent of a node (processes/torchrun.py)."""
+def agent_port(launch: LaunchConfig) -> int:
+    """Where torchrun's agents meet: beside the nodes', so that two ports are all to open for it."""
+    return launch.master_port + 1
+
+
+def require_free(port: int) -> None:
+    """Raise ConfigError where somebody listens on the agents' port."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", port))
+        except OSError as error:
+            raise ConfigError(
+                f"launch.master_port: {port}, the one after it, cannot be listened on: "
+                f"{error.strerror}; torchrun meets there: take another pair of ports"
+            ) from error
+
+
+def agent_place(launch: LaunchConfig, rank: int, life: str) -> list[str]:
+    """Torchrun's arguments for the agent of a node (processes/torchrun.py).
+
+    Args:
+        life: id of the trainer's life, so that agents of two never take each other for theirs.
+    """
     return [
-        *("--nnodes", str(launch.nodes), "--node-rank", str(rank)),
-        *("--master-addr", launch.master_address, "--master-port", str(port)),
+        *("--nnodes", str(launch.nodes), "--node-rank", str(rank), "--life", life),
+        *("--master-addr", launch.master_address, "--master-port", str(agent_port(launch))),
     ]
+
+
+def exit_code(error: BaseException) -> int:
+    """What this process ends with, by what ended its training.
+
+    A SIGTERM arrives as SystemExit, or in a flow as an exception that carries the signal.
+    """
+    if isinstance(error, SystemExit) and isinstance(error.code, int):
+        return error.code
+    if isinstance(error, KeyboardInterrupt):
+        return SIGNALLED + signal.SIGINT
+    if isinstance(number := getattr(error, "signal", None), int):
+        return SIGNALLED + number
+    return int(getattr(error, "exit_code", CRASHED))

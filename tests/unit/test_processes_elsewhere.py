@@ -1,0 +1,114 @@
+"""Records of processes of another machine, in a folder that both share."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from atelier.processes import host, locks
+from atelier.processes.leftovers import clean_up
+from atelier.processes.records import TOKEN, identity, is_alive, is_elsewhere, read_record
+from atelier.retention.survey import survey
+from atelier.tracking.run_directory import RunDirectory, read_json_object, write_json
+from tasks.identity import ProcessIdentity
+
+ELSEWHERE = "another/01234567"
+
+
+@pytest.fixture(name="helper")
+def _helper() -> Iterator[psutil.Process]:
+    """A node that another machine's launcher has started here, with that one's environment."""
+    command = [sys.executable, "-c", "import time; time.sleep(60)"]
+    with subprocess.Popen(command, env={**os.environ, TOKEN: "of the launcher"}) as process:
+        yield psutil.Process(process.pid)
+        process.kill()
+
+
+def written(folder: Path, owner: dict[str, Any], **more: Any) -> Path:
+    path = folder / "run" / "processes" / "launcher.json"
+    write_json(path, {"token": "of the launcher", "guard": owner, "owner": owner, **more})
+    return path
+
+
+def dead(where: str) -> dict[str, Any]:
+    """A process of a machine, whose pid is nobody's here."""
+    return {"host": where, "pid": 2**22 + 1, "started": 1.0}
+
+
+def test_a_name_alone_is_no_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = host.this_host()
+    assert is_elsewhere(identity(os.getpid())) is False
+    monkeypatch.setattr(host, "_machine", lambda: "other")
+    assert host.this_host() != own
+
+
+def test_what_another_machine_has_started_is_not_ended(
+    tmp_path: Path, helper: psutil.Process
+) -> None:
+    """Its guard's pid is nobody's here, which is no sign that it is dead."""
+    path = written(tmp_path, dead(ELSEWHERE))
+    assert clean_up(tmp_path) == []
+    assert "ended" not in read_json_object(path)
+    assert helper.is_running()
+    written(tmp_path, dead(host.this_host()))
+    (line,) = clean_up(tmp_path)
+    assert "ended 1 processes" in line
+    helper.wait(5)
+
+
+def test_a_guard_of_another_machine_is_not_waited_for(tmp_path: Path) -> None:
+    """Its pid may be a living process's here."""
+    owner = dead(ELSEWHERE)
+    written(tmp_path, owner, guard=identity(os.getpid()) | {"host": ELSEWHERE})
+    began = time.monotonic()
+    assert clean_up(tmp_path) == []
+    assert time.monotonic() - began < 1
+
+
+def test_a_run_that_another_machine_may_write_is_left_alone_and_says_whose(tmp_path: Path) -> None:
+    path = written(tmp_path, dead(ELSEWHERE))
+    write_json(tmp_path / "run" / "run.json", {"format": 1})
+    _age(tmp_path / "run")
+    ((one,), _) = survey(tmp_path)
+    assert "of machine another/01234567 may run for it" in (one.busy or "")
+    assert "remove processes/launcher.json" in (one.busy or "")
+    path.unlink()
+    ((one,), _) = survey(tmp_path)
+    assert one.busy is None
+
+
+def _age(folder: Path) -> None:
+    for path in folder.rglob("*"):
+        os.utime(path, (0, 0))
+
+
+def test_a_record_that_names_no_machine_is_none(tmp_path: Path) -> None:
+    process = {"pid": 1, "started": 1.0}
+    assert read_record(written(tmp_path, process)) is None
+
+
+def test_a_pid_says_nothing_of_another_machine() -> None:
+    own = identity(os.getpid())
+    assert is_alive(own)
+    assert not is_alive(own | {"host": ELSEWHERE})
+    assert not ProcessIdentity(**own | {"host": ELSEWHERE}).is_gone
+    assert ProcessIdentity(**dead(host.this_host())).is_gone
+
+
+def test_a_lock_says_the_machine_of_its_holder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(locks.socket, "gethostname", lambda: "node-7")
+    run = RunDirectory(tmp_path)
+    with locks.hold(run.train / "lock"):
+        assert locks.holder(run.train / "lock") == f"{os.getpid()} on node-7"
+        with locks.hold(run.train / "lock") as other:
+            assert other == f"{os.getpid()} on node-7"
