@@ -51,8 +51,13 @@ def test_every_line_of_a_plan_is_explained(recipe: str) -> None:
 def test_every_line_of_prompts_is_explained() -> None:
     none = {"train": 0, "heldout": 0}
     there = PromptsHere(
-        *(1, 1, 2, 2), none, dropped=1, without_target={"a": 1}, unusable=1, with_truth=1, malformed=1
-    )  # fmt: skip
+        *(1, 1, 2, 2, none),
+        dropped=1,
+        malformed=1,
+        unusable=1,
+        without_target={"a": 1},
+        with_truth=1,
+    )
     names = {row[0] for row in _prompt_rows(there)}
     assert len(names) == 7
     assert names <= EXPLAINED

@@ -1,5 +1,5 @@
-"""What a policy wrote for held-out prompts, and the sources of edits: from an evaluation's folder to
-the pages."""
+"""What a policy wrote for held-out prompts, and the sources of edits: from an evaluation's folder
+to the pages."""
 
 from __future__ import annotations
 

@@ -46,6 +46,7 @@ def render(run: RunDirectory) -> str:
     periodic = periodic_evaluations(run)
     comparison = read_comparison(run)
     sides = _before_and_after(run, steps[-1]["step"] if steps else 0)
+    both = sides if len(sides) == 2 else []
     by_step = [one for one in periodic if one.suite == config.evaluation.suite]
     pictured = [one for one in by_step if one.has_images]
     # Other prompts than the whole suite's: one curve is never made of both.
@@ -66,8 +67,8 @@ def render(run: RunDirectory) -> str:
         picture_note=PICTURE_NOTES[config.evaluation.suite],
         charts=_charts(steps, curve),
         always_zero=always_zero(_training_series(steps)),
-        pairs=first_prompts(sides, PROMPTS_SHOWN, edits) if len(sides) == 2 else [],
-        worsened=most_worsened(*sides, WORSENED_SHOWN, edits) if len(sides) == 2 else [],
+        pairs=first_prompts(both, PROMPTS_SHOWN, edits),
+        worsened=most_worsened(both, WORSENED_SHOWN, edits),
         by_step=first_prompts(pictured, PROMPTS_BY_STEP, edits) if len(pictured) > 1 else [],
         step_titles=[f"step {one.step}" for one in pictured],
         samples=[read_samples(folder) for folder in _first_and_last(sample_folders(run))],

@@ -94,19 +94,22 @@ def first_prompts(evaluations: Sequence[Evaluation], count: int, edits: Edits) -
     return [_row(evaluations, tables, key, edits) for key in shared[:count]]
 
 
-def most_worsened(
-    before: Evaluation, after: Evaluation, count: int, edits: Edits
-) -> list[PromptRow]:
-    """The prompts whose image's score fell the most."""
-    metric = after.summary.get("image_score", IMAGE_SCORE)
-    evaluations = (before, after)
-    first, second = tables = [_by_image(one) for one in evaluations]
+def most_worsened(both: Sequence[Evaluation], count: int, edits: Edits) -> list[PromptRow]:
+    """The prompts whose image's score fell the most.
+
+    Args:
+        both: before and after; without them there are none.
+    """
+    if not both:
+        return []
+    metric = both[1].summary.get("image_score", IMAGE_SCORE)
+    first, second = tables = [_by_image(one) for one in both]
     falls: list[tuple[float, _Key]] = []
     for key in first:
         then, now = first[key].get(metric), second.get(key, {}).get(metric)
         if then is not None and now is not None and now < then:
             falls.append((now - then, key))
-    return [_row(evaluations, tables, key, edits) for _, key in sorted(falls)[:count]]
+    return [_row(both, tables, key, edits) for _, key in sorted(falls)[:count]]
 
 
 def _by_image(one: Evaluation) -> dict[_Key, dict[str, Any]]:
