@@ -192,8 +192,8 @@ def test_what_is_taken_of_the_variables_of_a_node_that_helps(
 
     monkeypatch.setattr(command_line, "run_node", helped)
     monkeypatch.setattr(command_line, "_run_flow", lambda *_: pytest.fail("a run of its own"))
-    node = {"NODE_RANK": "1", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29701", "NNODES": "4"}
-    assert command_line.run_pipeline("tiny/base", variables={**node, "NGPUS": "2"}) == 0
+    node = {"NODE_RANK": "1", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29701", "NNODES": "2"}
+    assert command_line.run_pipeline("tiny/base", variables={**node, "NGPUS": "3"}) == 0
     assert asked == [("10.0.0.1", 29701, 1)]
     assert command_line.run_pipeline("tiny/base", variables={**node, "NNODES": "1"}) == 2
     assert command_line.run_pipeline("tiny/base", variables={**node, "NGPUS": "none"}) == 2
