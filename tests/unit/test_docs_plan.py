@@ -72,4 +72,5 @@ def test_keys_exist() -> None:
 
 def name_of(line: str) -> str:
     name = re.split(r"\s{2,}", line)[0]
+    name = re.sub("^money, .*", "money, NAME", name)
     return "runs on:" if name.startswith("runs on:") else name
