@@ -43,8 +43,9 @@ def rows_of_draws(
     with suite_judge(config, reachable_judges(config.judges, {}, asked), answers) as judge:
         for draw in range(draws):
             keys = [one.key(config.evaluation.seed + draw) for one in requests]
-            images = policy.generate(policy.module, [one.prompt for one in requests], keys)
-            yield [dict(one) for one in evaluate(images, prompts, config.evaluation, judge).rows]
+            made = policy.generate(policy.module, [one.prompt for one in requests], keys)
+            found = evaluate(made.images, prompts, config.evaluation, judge)
+            yield [dict(one) for one in found.rows]
             sys.stderr.write(f"drew {draw + 1} of {draws}\n")
 
 

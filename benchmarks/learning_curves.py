@@ -47,14 +47,14 @@ def baseline(root: Path, recipe: str, overrides: list[str], device: str) -> dict
     policy = load_policy(config, device)
     prompts = read_prompts(run.data / "heldout.parquet")[: config.evaluation.periodic_prompts]
     requests = image_requests(prompts, config.evaluation)
-    images = policy.generate(
+    made = policy.generate(
         policy.module,
         [one.prompt for one in requests],
         [one.key(config.evaluation.seed) for one in requests],
     )
     judges = reachable_judges(config.judges, {}, _asked(config))
     with suite_judge(config, judges, run.root / "answers") as judge:
-        return _means(evaluate(images, prompts, config.evaluation, judge))
+        return _means(evaluate(made.images, prompts, config.evaluation, judge))
 
 
 def _means(evaluation: Evaluation) -> dict[str, float]:

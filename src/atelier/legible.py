@@ -13,6 +13,7 @@ from collections.abc import Container, Iterable, Mapping
 from typing import Any
 from urllib.parse import quote, quote_plus
 
+LONGEST_COMPLETION = 8000  # characters of what a policy writes before an image
 _LONGEST = 1000
 _LONGEST_JSON = 8000
 _MOST_ITEMS, _DEEPEST = 20, 4

@@ -31,3 +31,6 @@ def test_a_recipe_trains_on_the_embedded_pipeline(recipe: str, tmp_path: Path) -
     asked = [one.text for one in read_prompts(run.data / "train.parquet")]
     assert any("the colour of" in text for text in asked), "riddles"
     assert len(list((run.train / "evaluation").rglob("*.png"))) == 4
+    words = [path.read_text() for path in (run.train / "evaluation").rglob("images/*.txt")]
+    assert len(words) == 4
+    assert all(words)

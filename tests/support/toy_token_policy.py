@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from atelier.data.keys import key
 from atelier.data.prompts import Prompt
-from atelier.policies.base import Part, Replay, Rollout, Sample, scored_rollout
+from atelier.policies.base import Generated, Part, Replay, Rollout, Sample, scored_rollout
 from atelier.rewards.base import Score, ScoreBatch, Scores
 
 LENGTH, VOCABULARY = 6, 4
@@ -102,9 +102,10 @@ class ToyTokenPolicy:
 
     def generate(
         self, module: nn.Module, prompts: Sequence[Prompt], noise_keys: Sequence[int]
-    ) -> np.ndarray:
+    ) -> Generated:
         tokens = torch.stack([self._write(module, one) for one in noise_keys])
-        return np.repeat(tokens.numpy().astype(np.uint8)[:, None, :, None] * 80, 3, axis=3)
+        pixels = tokens.numpy().astype(np.uint8)[:, None, :, None] * 80
+        return Generated(np.repeat(pixels, 3, axis=3))
 
     def trainable(self) -> dict[str, nn.Parameter]:
         return dict(self.module.named_parameters())

@@ -89,7 +89,7 @@ def test_with_the_connector_the_queries_stay() -> None:
 
 def test_the_trained_connector_draws_what_the_frozen_one_does() -> None:
     images = [
-        one.generate(one.module, PROMPTS, [1, 2, 3, 4])
+        one.generate(one.module, PROMPTS, [1, 2, 3, 4]).images
         for one in (load(), load({"trainable": "dit_connector"}))
     ]
     assert np.abs(images[0].astype(int) - images[1]).max() <= 1
@@ -145,7 +145,7 @@ def test_edits_see_their_source_twice() -> None:
     assert not torch.allclose(conditions.tokens[0], conditions.tokens[1], atol=1e-3)
     assert [len(one) for one in conditions.references] == [1, 1]
     assert conditions.references[0][0].shape == (4, 16, 16)
-    images = policy.generate(policy.module, [red, blue], [5, 5])
+    images = policy.generate(policy.module, [red, blue], [5, 5]).images
     assert np.abs(images[0].astype(int) - images[1]).max() > 3
     policy.begin_step(1)
     rollout = policy.rollout(policy.module, [Sample(0, 0, red), Sample(1, 0, red)])

@@ -10,6 +10,7 @@ import pytest
 from atelier.config.theirs import JANUS_KEYS, QWEN_KEYS, TRL_KEYS, key_hint
 from atelier.config.theirs_deepgen import DEEPGEN_KEYS, DEEPGEN_PAGE
 from atelier.config.variables import VARIABLES
+from flows import command_line
 from tests.support.coming_from import PageTests, Row, default_of, ours_in, quoted, rows, words
 
 GUIDE = Path(__file__).resolve().parents[3] / "shared" / "seeds" / "deepgen-rl-training.md"
@@ -177,3 +178,23 @@ def test_the_page_knows_all_that_the_guide_names() -> None:
     assert flags <= set(THEIRS)
     assert len(exported) > 15
     assert exported <= set(THEIR_VARIABLES)
+
+
+def test_what_is_taken_of_the_variables_of_a_node_that_helps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where node 0 is and which node this one is; no more, and the rest is checked."""
+    asked: list[tuple[str, int, int]] = []
+
+    def helped(address: str, port: int, rank: int) -> int:
+        asked.append((address, port, rank))
+        return 0
+
+    monkeypatch.setattr(command_line, "run_node", helped)
+    monkeypatch.setattr(command_line, "_run_flow", lambda *_: pytest.fail("a run of its own"))
+    node = {"NODE_RANK": "1", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29701", "NNODES": "2"}
+    assert command_line.run_pipeline("tiny/base", variables={**node, "NGPUS": "3"}) == 0
+    assert asked == [("10.0.0.1", 29701, 1)]
+    assert command_line.run_pipeline("tiny/base", variables={**node, "NNODES": "1"}) == 2
+    assert command_line.run_pipeline("tiny/base", variables={**node, "NGPUS": "none"}) == 2
+    assert len(asked) == 1

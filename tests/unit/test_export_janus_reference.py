@@ -15,6 +15,7 @@ import pytest
 import torch
 from PIL import Image
 
+from atelier.config.schema import RunConfig
 from atelier.errors import CheckpointError
 from atelier.export.adapter import export_adapter
 from atelier.export.clean_process import of_janus
@@ -28,6 +29,9 @@ from atelier.export.merged import export_merged
 from atelier.export.record import ExportRecord, WrittenWeights
 from atelier.export.reference import Difference, Differences
 from atelier.export.tolerances import require_same
+from atelier.policies.janus.policy import JanusPolicy
+from atelier.policies.janus.rows import Drawn, stack
+from atelier.training.weights import put_weights
 from tests.support.exports import (
     PROMPTS,
     Sabotage,
@@ -293,6 +297,37 @@ def test_the_lines_of_the_card_make_an_image(
     exec(code, names)
     assert isinstance(names["image"], Image.Image)
     assert names["image"].size == (64, 64)
+
+
+def test_the_card_of_edits_edits_what_lies_beside_it_as_the_trainer_does(
+    base: Path, tmp_path: Path
+) -> None:
+    """Without chance, token for token."""
+    config = run_config(base, "full", rollout={"kind": "edit"})
+    request = request_for(config)
+    assert isinstance(request.reference, DrawingReference)
+    export_merged(request.base, request.tensors, None, torch.float32, tmp_path)
+    request.reference.save_source(tmp_path)
+    lines = family_of("janus").loading_lines(record(), request.base, request.reference)
+    code = "\n".join(lines).replace("path/to/this/directory", str(tmp_path))
+    names: dict[str, Any] = {}
+    exec(code.replace("do_sample=True)", "do_sample=False)"), names)
+    assert names["image"].size == (64, 64)
+    assert names["tokens"].tolist() == edited_by_the_trainer(config, request.reference)
+
+
+def edited_by_the_trainer(config: RunConfig, reference: DrawingReference) -> list[list[int]]:
+    """The likeliest tokens of the first prompt's edit."""
+    policy = JanusPolicy.load(config, "cpu")
+    put_weights(policy.trainable(), trained(config))
+    parts = policy.tools
+    codes = parts.pixels.encode(parts.sources(PROMPTS[:1]))
+    context = parts.conversation.editing(PROMPTS[0].text)
+    rows = stack([context], [[Drawn(codes[0])]], parts.conversation.pad)
+    scale = float(reference.call["guidance_scale"])
+    sampler = replace(parts.sampler, guidance_scale=scale, top_k=1)
+    found: list[list[int]] = parts.generation.images(rows, [0], sampler).codes.tolist()
+    return found
 
 
 # Tolerances -------------------------------------------------------------------------------------

@@ -467,8 +467,7 @@ def test_the_lines_of_the_card_write_and_paint(
     """Without chance they write what the trainer writes."""
     case = painted_otherwise if name == "lightning" else cases[name]
     monkeypatch.chdir(tmp_path)
-    if case.reference.sources is not None:
-        Image.fromarray(case.reference.sources[0]).save("source.png")
+    case.reference.save_source(case.folder)
     lines = family_of("qwen").loading_lines(case.record, case.request.base, case.reference)
     code = "\n".join(lines).replace("path/to/this/directory", str(case.folder))
     assert all(line == line.rstrip() for line in lines)

@@ -356,11 +356,11 @@ def test_the_reference_is_the_policy_before_training(policy: Policy) -> None:
 
 
 def test_evaluation_images_are_fixed_by_their_keys(policy: Policy) -> None:
-    first = policy.generate(policy.module, PROMPTS, [5, 6])
+    first = policy.generate(policy.module, PROMPTS, [5, 6]).images
     assert first.dtype == np.uint8
-    assert np.array_equal(first, policy.generate(policy.module, PROMPTS, [5, 6]))
-    assert not np.array_equal(first, policy.generate(policy.module, PROMPTS, [7, 8]))
-    twice = policy.generate(policy.module, [PROMPTS[0]] * 2, [5, 7])
+    assert np.array_equal(first, policy.generate(policy.module, PROMPTS, [5, 6]).images)
+    assert not np.array_equal(first, policy.generate(policy.module, PROMPTS, [7, 8]).images)
+    twice = policy.generate(policy.module, [PROMPTS[0]] * 2, [5, 7]).images
     assert not np.array_equal(twice[0], twice[1])
     assert np.abs(twice[0].astype(int) - first[0]).max() <= 1, "an image is its prompt's and key's"
 
@@ -374,7 +374,7 @@ def test_a_fresh_module_takes_the_trained_tensors(policy: Policy) -> None:
 def test_sd3_generates_what_the_plain_pipeline_generates() -> None:
     policy = sd3()
     texts = [prompt.text for prompt in PROMPTS]
-    ours = policy.generate(policy.module, PROMPTS, [1, 2])
+    ours = policy.generate(policy.module, PROMPTS, [1, 2]).images
     pipeline = StableDiffusion3Pipeline.from_pretrained(untrained_pipeline())
     plain = pipeline(
         texts,

@@ -169,7 +169,8 @@ def test_16_bits_compute_and_train() -> None:
 def test_without_a_completion_it_is_the_plain_pipeline() -> None:
     """Prompt, negative prompt and guidance as diffusers' own: 2 grey levels of rounding."""
     policy = make(evaluation={"completions": "none", "guidance_scale": 3.0})
-    ours = policy.generate(policy.module, PROMPTS, [5, 6, 7])
+    made = policy.generate(policy.module, PROMPTS, [5, 6, 7])
+    assert made.completions is None
     plain = build_pipeline("text")
     expected = plain(
         prompt=[one.text for one in PROMPTS],
@@ -182,18 +183,21 @@ def test_without_a_completion_it_is_the_plain_pipeline() -> None:
         max_sequence_length=1024,
         output_type="np",
     ).images
-    assert np.abs((expected * 255).round() - ours).max() <= 2
+    assert np.abs((expected * 255).round() - made.images).max() <= 2
 
 
-def test_a_completion_changes_the_image() -> None:
-    images = {}
+def test_a_completion_changes_the_image_and_is_given_back() -> None:
+    images, words = {}, {}
     for which in ("own", "none", "shuffled"):
         policy = make(evaluation={"completions": which, "micro_batch_size": 3})
-        images[which] = policy.generate(policy.module, PROMPTS, [5, 6, 7]).astype(int)
+        made = policy.generate(policy.module, PROMPTS, [5, 6, 7])
+        images[which], words[which] = made.images.astype(int), made.completions
     pairs = (("own", "none"), ("own", "shuffled"), ("none", "shuffled"))
     for one, other in pairs:
         for ours, theirs in zip(images[one], images[other], strict=True):
             assert np.abs(ours - theirs).max() > 2, (one, other)
+    assert len(words["own"]) == 3
+    assert words["shuffled"] == [*words["own"][1:], words["own"][0]]
 
 
 def test_shuffled_completions_are_those_of_the_next_prompt() -> None:
@@ -211,7 +215,9 @@ def test_evaluation_draws_by_its_own_keys() -> None:
     read = policy.tools.read(PROMPTS[:1])
     written = policy.tools.write(read, [key("completion", 5)]).own()
     expected = policy.tools.painter.paint(read, written, [5], Sampling(2))
-    assert np.array_equal(policy.generate(policy.module, PROMPTS[:1], [5]), expected)
+    made = policy.generate(policy.module, PROMPTS[:1], [5])
+    assert np.array_equal(made.images, expected)
+    assert made.completions == [policy.tools.chat.text(written[0])]
 
 
 @pytest.mark.parametrize(("kind", "how"), [("text", {}), ("edit", {}), ("edit", ADAPTER)])
@@ -298,7 +304,7 @@ def test_another_gpu_paints_what_the_ranks_own_does(kind: Kind) -> None:
         parts = (policy.tools.environment._transformer, policy.tools.environment._pipeline.vae)
         assert {one.device.index for part in parts for one in part.parameters()} == {gpus}
         images[gpus] = rolled_out(policy).images
-        images[gpus, "held out"] = policy.generate(policy.module, PROMPTS, [1, 2, 3])
+        images[gpus, "held out"] = policy.generate(policy.module, PROMPTS, [1, 2, 3]).images
     assert np.array_equal(images[0], images[1])
     assert np.array_equal(images[0, "held out"], images[1, "held out"])
 

@@ -49,7 +49,8 @@ def test_rollouts_and_evaluation_have_the_size_asked_for() -> None:
     rollout = policy.rollout(policy.module, SAMPLES)
     assert rollout.images.shape == (4, 32, 32, 3)
     assert rollout.record["latents"].shape[-2:] == (8, 8)
-    assert policy.generate(policy.module, [Prompt(0, 0, "a")], [1]).shape == (1, 32, 32, 3)
+    images = policy.generate(policy.module, [Prompt(0, 0, "a")], [1]).images
+    assert images.shape == (1, 32, 32, 3)
     replayed = policy.replay(policy.module, rollout, Part(slice(0, 1)), False)
     assert (replayed.log_prob - rollout.old_log_probs[:, :1]).abs().max() < 1e-6
     with pytest.raises(ConfigError, match=r"policy\.resolution: 128"):

@@ -8,6 +8,7 @@ from atelier import __version__
 from atelier.cli import (
     complex_edit,
     configuration,
+    docs,
     judges,
     machine,
     mmmg,
@@ -35,6 +36,7 @@ def application() -> None:
 
 _MODULES = (
     configuration,
+    docs,
     runs,
     results,
     paircomp,

@@ -8,17 +8,13 @@ from pathlib import Path
 import click
 
 from atelier.cli.options import configured, params_option, variables_option, variables_taken
-from atelier.cli.tables import plan_table
+from atelier.cli.plan_output import plan_output
 from atelier.config.device_batch import device_batch_overrides
 from atelier.config.digest import stage_digest
-from atelier.config.memory_advice import fitting
-from atelier.config.paths import repository_root
 from atelier.config.recipes import recipe_names, recipe_summary, recipes_directory
-from atelier.config.reference import reference
 from atelier.config.resolve import resolve
 from atelier.config.variables import VARIABLES, taken
 from atelier.config.yaml_files import dump_yaml
-from atelier.errors import ConfigError
 
 
 @click.command()
@@ -104,8 +100,6 @@ def plan(
     A run that cannot work is refused with every reason (exit code 3). Prompt files that are here
     are read.
     """
-    from atelier.stages.prompts_here import planned, prompt_warnings
-
     variables = variables_taken(with_variables)
     config = resolve(recipe, overrides, params_file, variables=variables)
     if per_device is None and accumulation is not None:
@@ -114,12 +108,10 @@ def plan(
         found = device_batch_overrides(config, per_device, accumulation or 1)
         click.echo(" ".join(f"--set {one}" for one in found))
         config = resolve(recipe, (*overrides, *found), params_file, variables=variables)
-    made, prompts = planned(config)
-    click.echo(plan_table(made, prompts))
-    if gpu_gib is not None:
-        click.echo("\n".join(fitting(config, gpu_gib)))
-    for warning in (*made.warnings, *(prompt_warnings(config, prompts) if prompts else ())):
-        click.echo(f"warning: {warning}", err=True)
+    output = plan_output(config, gpu_gib)
+    click.echo(output.text)
+    for warning in output.warnings:
+        click.echo(warning, err=True)
 
 
 @click.command()
@@ -144,27 +136,4 @@ def variables(as_json: bool) -> None:
     click.echo("* is set here")
 
 
-@click.group()
-def docs() -> None:
-    """Generate pages from the code."""
-
-
-@docs.command("configuration")
-@click.option("--write", is_flag=True, help="Write docs/configuration.md.")
-@click.option("--check", is_flag=True, help="Fail unless docs/configuration.md is current.")
-def docs_configuration(write: bool, check: bool) -> None:
-    """The configuration reference."""
-    page = repository_root() / "docs" / "configuration.md"
-    if write:
-        page.write_text(reference(), encoding="utf-8")
-    elif check:
-        if not page.is_file() or page.read_text(encoding="utf-8") != reference():
-            raise ConfigError(
-                "docs/configuration.md is not what the schema says; "
-                "run `atelier docs configuration --write`"
-            )
-    else:
-        click.echo(reference(), nl=False)
-
-
-VERBS = (recipes, show, validate, plan, variables, docs)
+VERBS = (recipes, show, validate, plan, variables)

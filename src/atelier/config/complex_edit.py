@@ -14,7 +14,7 @@ LICENCE: Licence = "cc-by-nc-4.0"  # of the published data
 
 
 class ComplexEditMeasure(Section):
-    """What reward and suite `complex_edit` have in common (spec qwen 3.2)."""
+    """What reward and suite `complex_edit` have in common."""
 
     alignment_question: PromptQuestion | None = Field(
         None,

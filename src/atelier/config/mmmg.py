@@ -15,7 +15,7 @@ _PARTS = 10  # elements and dependencies of a graph, about as many
 
 
 class MmmgMeasure(Section):
-    """What reward and suite `mmmg` have in common (spec qwen 2)."""
+    """What reward and suite `mmmg` have in common."""
 
     ask: Literal["together", "each"] = Field(
         "together",

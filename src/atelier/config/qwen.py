@@ -22,7 +22,7 @@ SeenSide = Annotated[int, Field(ge=32, le=4096, multiple_of=32)]
 
 
 class ConditioningConfig(Section):
-    """What the frozen transformer sees of a prompt and its completion (spec qwen 1.2, 1.3)."""
+    """What the frozen transformer sees of a prompt and its completion."""
 
     template: TemplateName = Field(
         "stock",

@@ -89,7 +89,7 @@ class CustomRewardConfig(RewardSection):
 
 
 class YesNoConfig(JudgedSection):
-    """P(yes) of a judge to one question or several (spec janus 6)."""
+    """P(yes) of a judge to one question or several, as FocusDiff and Janus-Pro-R1 ask it."""
 
     questions: dict[str, str] = Field(
         default={"shows": SHOWS},
@@ -105,7 +105,7 @@ class YesNoConfig(JudgedSection):
 
 
 class VlmOcrConfig(JudgedSection):
-    """Similarity of the text that a judge reads in the image to the target (spec flow 5)."""
+    """Similarity of the text that a judge reads in the image to the target."""
 
     question: str = Field(
         "Which text is in this image? Answer with that text alone: no description, no quotation "
@@ -119,7 +119,7 @@ class VlmOcrConfig(JudgedSection):
 
 
 class UnifiedRewardConfig(JudgedSection):
-    """A judge's mark for one image, 1 to 5 (spec flow 5, deepgen 5.5)."""
+    """A judge's mark for one image, 1 to 5 (UnifiedReward)."""
 
     form: Literal["final_score", "dimensions"] = Field(
         "final_score",
@@ -136,7 +136,7 @@ class UnifiedRewardConfig(JudgedSection):
 
 
 class UnifiedRewardThinkConfig(JudgedSection):
-    """Share of the comparisons in its group that an image wins (spec deepgen 5.5)."""
+    """Share of the comparisons in its group that an image wins (UnifiedReward-Think)."""
 
     form: Literal["verdict", "p_yes"] = Field(
         "verdict",
@@ -169,7 +169,7 @@ class UnifiedRewardThinkConfig(JudgedSection):
 
 class ComplexEditConfig(JudgedSection, ComplexEditMeasure):
     """A judge's marks for an edited image, 0 to 10: instruction following (IF), identity
-    preservation (IP), perceptual quality (PQ) (spec qwen 1.6, 3.2)."""
+    preservation (IP), perceptual quality (PQ), as Complex-Edit has them."""
 
     if_weight: Factor = Field(0.4, description="Weight of IF / 10.")
     ip_weight: Factor = Field(0.3, description="Weight of IP / 10, behind the gate.")
@@ -221,8 +221,8 @@ class EditQuestions(Section):
 
 
 class EditYesNoConfig(JudgedSection, EditQuestions):
-    """P(yes) of a judge to whether an edit follows its instruction, and keeps the rest (spec janus
-    5, 6)."""
+    """P(yes) of a judge to whether an edit follows its instruction, and keeps the rest, as
+    Janus-Pro-R1 asks it."""
 
     following_weight: Factor = Field(1.0, description="Weight of following.")
     preserving_weight: Factor = Field(0.25, description="Weight of preserving.")
@@ -261,7 +261,7 @@ class SceneEditConfig(RewardSection):
 
 class MmmgConfig(JudgedSection, MmmgMeasure):
     """How much of its knowledge graph a judge sees in an image, times how readable the image is
-    (spec qwen 2)."""
+    (MMMG)."""
 
     def conflicts(self) -> Iterator[tuple[str, str]]:
         yield from super().conflicts()
@@ -293,7 +293,7 @@ class ClipConfig(RewardSection):
 
 
 class ClipSimilarityConfig(ClipConfig):
-    """How close image and prompt are to a CLIP model (spec flow 5)."""
+    """How close image and prompt are to a CLIP model."""
 
     path: str = Field(
         "openai/clip-vit-large-patch14",
@@ -308,7 +308,7 @@ class ClipSimilarityConfig(ClipConfig):
 
 
 class PickScoreConfig(ClipConfig):
-    """How much people would prefer the image for its prompt (spec flow 5)."""
+    """How much people would prefer the image for its prompt (PickScore)."""
 
     path: str = Field(
         "yuvalkirstain/PickScore_v1",
@@ -328,7 +328,7 @@ class PickScoreConfig(ClipConfig):
 
 
 class GenevalConfig(RewardSection):
-    """GenEval's score of the objects that a detector finds (spec flow 5)."""
+    """GenEval's score of the objects that a detector finds (arXiv 2310.11513)."""
 
     detector: FunctionName = Field(
         description="`module:name` of a function that finds objects; see docs/rewards.md. "
@@ -379,7 +379,7 @@ class LengthConfig(RewardSection):
 
 
 class SpansConfig(Section):
-    """How quoted texts are looked for in what was read (spec deepgen 5.2, the newer rule)."""
+    """How quoted texts are looked for in what was read, by DeepGen-RL's newer rule."""
 
     case_sensitive: bool = Field(True, description="Whether bye is not BYE.")
     kept_signs: Literal["letters", "ascii", "all"] = Field(
@@ -398,7 +398,7 @@ class SpansConfig(Section):
 
 
 class OcrConfig(Section):
-    """Text in the image, read by PP-OCR through rapidocr (spec flow 5)."""
+    """Text in the image, read by PP-OCR through rapidocr."""
 
     detect: bool = Field(True, description="Find text boxes first; false reads the whole image.")
     min_confidence: Fraction = Field(0.0, description="Recognised lines below are ignored.")
@@ -419,11 +419,11 @@ class OcrConfig(Section):
 
 
 class OcrRewardConfig(RewardSection, OcrConfig):
-    """Similarity of the text in the image, read by PP-OCR, to the target (spec flow 5)."""
+    """Similarity of the text in the image, read by PP-OCR, to the target."""
 
 
 class JpegConfig(RewardSection):
-    """Size of the image as JPEG, labelled by direction (spec flow 5)."""
+    """Size of the image as JPEG, labelled by direction."""
 
     quality: Annotated[int, Field(ge=1, le=100)] = Field(95, description="JPEG quality.")
 

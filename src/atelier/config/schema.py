@@ -198,7 +198,7 @@ class LoraConfig(Section):
     """Low-rank adapter (peft) on the transformer or language model, Gaussian A and zero B, without
     dropout.
 
-    The defaults are those published for SD3.5-Medium (spec flow 3.6): 18.8 M trained parameters.
+    The defaults are those published for SD3.5-Medium: 18.8 M trained parameters.
     """
 
     rank: PositiveInt = Field(32, description="Rank of the adapter.")
@@ -289,7 +289,7 @@ class PolicyConfig(Section):
 
 
 class WindowConfig(Section):
-    """Which denoising steps are stochastic and trained (spec flow 2.2, 2.4)."""
+    """Which denoising steps are stochastic and trained, as in Flow-GRPO-Fast and MixGRPO."""
 
     strategy: WindowStrategy = Field(
         "fast",
@@ -380,16 +380,17 @@ class RolloutConfig(Section):
     )
     dynamics: Literal["flow_sde", "dance_sde", "wan_sde", "cps", "ode"] = Field(
         "cps",
-        description="Stochastic transition inside the window (spec flow 1.1, 1.2); ode: none at "
-        "all, for algorithms that learn from finished images.",
+        description="Stochastic transition inside the window: that of Flow-GRPO, of DanceGRPO, of "
+        "flow_grpo for Wan, or coefficients-preserving sampling; ode: none at all, for algorithms "
+        "that learn from finished images.",
     )
     noise_level: Annotated[float, Field(ge=0, le=10)] = Field(
         0.4, description="Noise of a stochastic step: a of flow_sde and of cps (at most 1), g."
     )
     log_prob: Literal["gaussian_mean", "cps_raw", "ratio_norm"] | None = Field(
         None,
-        description="Log-probability of a transition (spec flow 1.3, 3.4). Default: cps_raw for "
-        "cps, else gaussian_mean; ratio_norm is GRPO-Guard.",
+        description="Log-probability of a transition. Default: cps_raw for cps, else "
+        "gaussian_mean; ratio_norm is GRPO-Guard.",
     )
     window: WindowConfig = WindowConfig()
     schedule: Literal["scheduler", "linear_shift", "resolution_shift"] = Field(
@@ -435,7 +436,7 @@ class RolloutConfig(Section):
 
 
 class NftConfig(Section):
-    """DiffusionNFT (spec flow 2.6)."""
+    """DiffusionNFT (arXiv 2509.16117)."""
 
     strength: Steepness = Field(
         1.0,
@@ -523,9 +524,8 @@ class AlgorithmConfig(Section):
     )
     kl: Literal["latent_mean", "velocity", "scaled_velocity", "k3"] = Field(
         "latent_mean",
-        description="Form of the KL (spec flow 3.3, deepgen 2.5): of a step's means by its noise, "
-        "of velocities, of velocities by the step's noise; k3 is for token policies; nft has "
-        "velocity.",
+        description="Form of the KL: of a step's means by its noise, of velocities, of velocities "
+        "by the step's noise; k3 is for token policies; nft has velocity.",
     )
     kl_correction: bool = Field(
         False,
@@ -559,7 +559,7 @@ class AlgorithmConfig(Section):
 
 
 class EmaConfig(Section):
-    """Moving average of the trained parameters (spec flow 3.6)."""
+    """Moving average of the trained parameters."""
 
     enabled: bool = Field(True, description="Keep a moving average; evaluation and export use it.")
     decay: Fraction = Field(0.9, description="Largest decay; (1+n)/(10+n) before it is reached.")
@@ -645,7 +645,7 @@ class YesNoSuiteConfig(Section):
 
 
 class PairCompConfig(Section):
-    """Suite paircomp: pairs of captions that differ in one thing (spec janus 7)."""
+    """Suite paircomp: pairs of captions that differ in one thing (PairComp, of FocusDiff)."""
 
     judge: str | None = Field(
         None,
@@ -665,7 +665,7 @@ class PairCompConfig(Section):
 
 
 class EditingConfig(EditQuestions):
-    """Suite editing: was the instruction followed, and the rest preserved (spec janus 5)?"""
+    """Suite editing: was the instruction followed, and the rest preserved?"""
 
     judge: str | None = Field(
         None,
@@ -675,7 +675,7 @@ class EditingConfig(EditQuestions):
 
 
 class MmmgSuiteConfig(MmmgMeasure):
-    """Suite mmmg: how much of a knowledge graph is shown, times readability (spec qwen 2)."""
+    """Suite mmmg: how much of a knowledge graph is shown, times readability (MMMG)."""
 
     judge: str | None = Field(
         None,
@@ -685,7 +685,7 @@ class MmmgSuiteConfig(MmmgMeasure):
 
 
 class ComplexEditSuiteConfig(ComplexEditMeasure):
-    """Suite complex_edit: marks of edited images, by level of instruction (spec qwen 3)."""
+    """Suite complex_edit: marks of edited images, by level of instruction (Complex-Edit)."""
 
     judge: str | None = Field(
         None,
@@ -703,7 +703,7 @@ def _of_a_point(question: str) -> str:
 
 
 class UniGenBenchConfig(Section):
-    """Suite unigenbench: which test points of its prompt an image shows (spec deepgen 6)."""
+    """Suite unigenbench: which test points of its prompt an image shows (UniGenBench)."""
 
     judge: str | None = Field(
         None,

@@ -43,7 +43,7 @@ class TokensConfig(Section):
 
 
 class EditingRolloutConfig(Section):
-    """Drawing a changed image of a source image (spec janus 5)."""
+    """Drawing a changed image of a source image, as Janus-Pro-R1 does."""
 
     wish: str = Field(
         " Draw the edited image.",
@@ -53,7 +53,7 @@ class EditingRolloutConfig(Section):
 
 
 class IntrospectionConfig(Section):
-    """Drawing, judging what was drawn, drawing again (spec janus 4)."""
+    """Drawing, judging what was drawn, drawing again, as Janus-Pro-R1 does."""
 
     version: Version = Field(
         "v1",

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from atelier.config.schema import EvaluationConfig
 from atelier.data.prompts import Prompt
-from atelier.evaluation.files import read_images, write_results
+from atelier.evaluation.files import read_completions, read_images, write_results
 from atelier.evaluation.judging import SuiteJudge
 from atelier.evaluation.requests import image_requests
 from atelier.evaluation.results import Evaluation, summarize
-from atelier.evaluation.suite import Images
+from atelier.evaluation.suite import Images, Rows
 from atelier.evaluation.suites import SUITES
 
 
@@ -20,11 +20,14 @@ def evaluate(
     prompts: Sequence[Prompt],
     config: EvaluationConfig,
     judge: SuiteJudge | None = None,
+    completions: Sequence[str | None] | None = None,
 ) -> Evaluation:
     """Score images uint8 [N, H, W, 3], those that `image_requests` asks for, in its order.
 
     Args:
         judge: the one that the suite asks, if it asks one.
+        completions: what was written before each image, which rows then have as `completion`. It
+            is for people: no suite scores it.
 
     Raises:
         ValueError: not as many images as the suite asks for, or not uint8 [N, H, W, 3].
@@ -35,6 +38,8 @@ def evaluate(
         raise ValueError(f"{len(images)} images, but the suite asks for {len(requests)}")
     suite, samples = SUITES[config.suite], config.bootstrap_samples
     scored = suite.score(images, requests, config, judge)
+    if completions is not None:
+        _add_completions(scored.rows, completions)
     # A row may also have columns of its part of the prompts, such as of a category.
     parts = sorted({name for row in scored.rows for name in row if "/" in name})
     metrics = [*scored.metrics, *(name for name in parts if name not in scored.metrics)]
@@ -54,6 +59,12 @@ def evaluate(
     return Evaluation(scored.rows, summary)
 
 
+def _add_completions(rows: Rows, completions: Sequence[str | None]) -> None:
+    for row, words in zip(rows, completions, strict=True):
+        if words is not None:
+            row["completion"] = words
+
+
 def score_folder(
     folder: Path,
     prompts: Sequence[Prompt],
@@ -66,7 +77,8 @@ def score_folder(
         DataError: they are not exactly those that the suite asks for, or unreadable; and see
             `evaluate`.
     """
-    images = read_images(folder, [one.file for one in image_requests(prompts, config)])
-    evaluation = evaluate(images, prompts, config, judge)
+    files = [one.file for one in image_requests(prompts, config)]
+    images, completions = read_images(folder, files), read_completions(folder, files)
+    evaluation = evaluate(images, prompts, config, judge, completions)
     write_results(folder, evaluation, images)
     return evaluation

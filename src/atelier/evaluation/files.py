@@ -1,5 +1,9 @@
 """An evaluation on disk: images/, scores.jsonl, grid.png and, last, summary.json.
 
+    images/00000.png    an image
+    images/00000.txt    what the policy wrote before it, whole, where it writes
+    scores.jsonl        a row an image; of what was written the beginning, as one line
+
 A folder with a summary is complete. Files appear by renaming, so a reader never sees half of one.
 """
 
@@ -29,16 +33,25 @@ from atelier.errors import DataError
 from atelier.evaluation.grid import contact_sheet
 from atelier.evaluation.results import Evaluation
 from atelier.evaluation.suites import SUITES
-from atelier.legible import legible
+from atelier.legible import LONGEST_COMPLETION, legible
 from atelier.tracking.events import read_json_lines
 from atelier.tracking.run_directory import write_json, write_text_atomically
 
 GRID_IMAGES = 16
 
 
-def write_images(folder: Path, files: Sequence[str], images: NDArray[np.uint8]) -> None:
-    """Write uint8 [N, H, W, 3] as these files of an evaluation folder (`ImageRequest.file`)."""
+def write_images(
+    folder: Path,
+    files: Sequence[str],
+    images: NDArray[np.uint8],
+    completions: Sequence[str] | None = None,
+) -> None:
+    """Write uint8 [N, H, W, 3] as these files of an evaluation folder (`ImageRequest.file`), and
+    what was written before each beside it."""
     (folder / "images").mkdir(parents=True, exist_ok=True)
+    if completions is not None:  # first: where an image is, its words are
+        for file, words in zip(files, completions, strict=True):
+            (folder / _completion(file)).write_text(words, encoding="utf-8", errors="replace")
     for file, image in zip(files, images, strict=True):
         Image.fromarray(image).save(folder / file)
 
@@ -59,6 +72,16 @@ def read_images(folder: Path, files: Sequence[str]) -> NDArray[np.uint8]:
     if len({image.shape for image in images}) > 1:
         raise DataError(f"{folder / 'images'}: images of one evaluation must have one size")
     return np.stack(images) if images else np.zeros((0, 1, 1, 3), dtype=np.uint8)
+
+
+def read_completions(folder: Path, files: Sequence[str]) -> list[str | None]:
+    """What was written before each of these images: one line, bounded; None where nothing was, and
+    of evaluations from before it was kept.
+
+    Raises:
+        DataError: a file is unreadable.
+    """
+    return [_read_completion(folder / _completion(file)) for file in files]
 
 
 def write_evaluation(folder: Path, evaluation: Evaluation, images: NDArray[np.uint8]) -> None:
@@ -147,6 +170,21 @@ def _require_finite(path: Path, rows: Sequence[dict[str, Any]]) -> None:
                 raise DataError(
                     f"{path}: row {number}: {legible(key)} is {value}, which is no number"
                 )
+
+
+def _completion(file: str) -> str:
+    """Where the words of an image are."""
+    return str(Path(file).with_suffix(".txt"))
+
+
+def _read_completion(path: Path) -> str | None:
+    try:
+        words = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path}: not a readable text ({error})") from error
+    return legible(words, longest=LONGEST_COMPLETION)
 
 
 def _read_image(path: Path) -> NDArray[np.uint8]:

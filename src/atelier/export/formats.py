@@ -96,6 +96,7 @@ def _write(kind: Format, request: ExportRequest, directory: Path) -> Exported:
     record = ExportRecord.new(kind, dtype, request.base, weights, request.reference.effect)
     exported = Exported(directory, record, request.base.directory)
     request.reference.save(exported.reference)
+    request.reference.save_source(directory)
     return exported
 
 

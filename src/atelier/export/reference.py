@@ -10,15 +10,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Self
 
 import numpy as np
+from PIL import Image
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from atelier.errors import CheckpointError
+
+SOURCE = "source.png"
 
 
 @dataclass(frozen=True)
@@ -55,12 +58,14 @@ class Reference:
         call: settings of the call that generates.
         images: uint8 [N, H, W, 3] by the trained policy.
         base_images: by the policy before training.
+        sources: uint8 [N, H, W, 3], what they are edits of; None where nothing is edited.
     """
 
     prompts: list[str]
     call: Mapping[str, float | int]
     images: np.ndarray
     base_images: np.ndarray
+    sources: np.ndarray | None = field(default=None, kw_only=True)
 
     @property
     def effect(self) -> Differences:
@@ -75,6 +80,11 @@ class Reference:
             CheckpointError: it made something of another shape.
         """
         return Differences(image_difference(made["images"], self.images))
+
+    def save_source(self, directory: Path) -> None:
+        """Write the picture that the card's lines edit, if they edit one."""
+        if self.sources is not None:
+            Image.fromarray(self.sources[0]).save(directory / SOURCE)
 
     def save(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -93,15 +103,11 @@ class Reference:
         """
         try:
             with safe_open(path, framework="numpy") as file:
-                header = {name: json.loads(text) for name, text in (file.metadata() or {}).items()}
-                return cls(
-                    **{
-                        one.name: header[one.name]
-                        if one.name in header
-                        else file.get_tensor(one.name)
-                        for one in fields(cls)
-                    }
-                )
+                held = {name: json.loads(text) for name, text in (file.metadata() or {}).items()}
+                held |= {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+                # What an earlier version did not write has its default, or is missing.
+                names = [one.name for one in fields(cls) if one.name in held]
+                return cls(**{name: held[name] for name in names})
         except (OSError, SafetensorError, ValueError, TypeError) as error:
             raise CheckpointError(f"{path}: not the reference of an export: {error}") from error
 

@@ -71,6 +71,23 @@ class Drawings:
 
 
 @dataclass(frozen=True)
+class Generated:
+    """Evaluation images, uint8 [N, H, W, 3], and what each was painted from, in words, where the
+    policy writes before it paints."""
+
+    images: np.ndarray
+    completions: Sequence[str] | None = None
+
+    @classmethod
+    def joined(cls, parts: Sequence[Generated]) -> Generated:
+        """Batches of one policy as one, in their order; at least one."""
+        images = np.concatenate([one.images for one in parts])
+        if any(one.completions is None for one in parts):
+            return cls(images)
+        return cls(images, [words for one in parts for words in one.completions or ()])
+
+
+@dataclass(frozen=True)
 class Rollout:
     """A micro-batch of B samples with A trained actions each, as the policy sampled them.
 
@@ -229,10 +246,10 @@ class Policy(Protocol):
 
     def generate(
         self, module: nn.Module, prompts: Sequence[Prompt], noise_keys: Sequence[int]
-    ) -> np.ndarray:
-        """Evaluation images, one a prompt and key, deterministic given the keys: uint8
-        [N, H, W, 3]. A prompt may come several times, with other keys; an edit's source image is
-        `data.ground_truth.source_image` of it."""
+    ) -> Generated:
+        """Evaluation images, one a prompt and key, deterministic given the keys. A prompt may come
+        several times, with other keys; an edit's source image is `data.ground_truth.source_image`
+        of it."""
         ...
 
     def trainable(self) -> dict[str, nn.Parameter]:

@@ -20,6 +20,7 @@ from atelier.report.metric_names import direction_of, is_part, order_of
 from atelier.report.pictures import PICTURE_NOTES, first_prompts, most_worsened
 from atelier.report.run_data import (
     Evaluation,
+    heldout_edits,
     metric_records,
     periodic_evaluations,
     sample_folders,
@@ -45,6 +46,7 @@ def render(run: RunDirectory) -> str:
     periodic = periodic_evaluations(run)
     comparison = read_comparison(run)
     sides = _before_and_after(run, steps[-1]["step"] if steps else 0)
+    both = sides if len(sides) == 2 else []
     by_step = [one for one in periodic if one.suite == config.evaluation.suite]
     pictured = [one for one in by_step if one.has_images]
     # Other prompts than the whole suite's: one curve is never made of both.
@@ -52,6 +54,7 @@ def render(run: RunDirectory) -> str:
     history = [one.summary["metrics"] for one in curve]
     headline_metric = curve[-1].summary.get("headline", HEADLINE) if curve else HEADLINE
     description = read_run_file(run)
+    edits = heldout_edits(run, config)
     return fill(
         "page.html.j2",
         run=description,
@@ -64,10 +67,10 @@ def render(run: RunDirectory) -> str:
         picture_note=PICTURE_NOTES[config.evaluation.suite],
         charts=_charts(steps, curve),
         always_zero=always_zero(_training_series(steps)),
-        pairs=first_prompts(sides, PROMPTS_SHOWN) if len(sides) == 2 else [],
-        worsened=most_worsened(sides[0], sides[1], WORSENED_SHOWN) if len(sides) == 2 else [],
-        by_step=first_prompts(pictured, PROMPTS_BY_STEP) if len(pictured) > 1 else [],
-        step_numbers=[one.step for one in pictured],
+        pairs=first_prompts(both, PROMPTS_SHOWN, edits),
+        worsened=most_worsened(both, WORSENED_SHOWN, edits),
+        by_step=first_prompts(pictured, PROMPTS_BY_STEP, edits) if len(pictured) > 1 else [],
+        step_titles=[f"step {one.step}" for one in pictured],
         samples=[read_samples(folder) for folder in _first_and_last(sample_folders(run))],
         judges=judges_asked(run, config),
         judge_stores=list(judge_stores(config)),

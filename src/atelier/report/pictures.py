@@ -1,21 +1,29 @@
-"""The page's images: the same prompts and noise before, during and after training."""
+"""The page's images: the same prompts and noise before, during and after training; of edits beside
+their source, and below each what the policy wrote before it, if it writes."""
 
 from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from PIL import Image
 
+from atelier.data.ground_truth import source_image
+from atelier.data.prompts import Prompt
+from atelier.errors import DataError
 from atelier.evaluation.results import IMAGE_SCORE
+from atelier.legible import legible
 from atelier.report.run_data import Evaluation
 
 _Key = tuple[Any, Any, int]  # data set, prompt and number of an image
+Edits = Mapping[tuple[int, int], Prompt]
+"""Instructions by data set and number: they know their source pictures."""
 LARGEST_SIDE = 192  # pixels embedded in the page; larger images are reduced
+LONGEST_WORDS = 1000  # characters of a completion in the page
 # Suite -> what is said of an image below it.
 PICTURE_NOTES = {
     "ocr": "the text that was read, and its similarity to the target",
@@ -31,26 +39,47 @@ PICTURE_NOTES = {
 
 @dataclass(frozen=True)
 class Picture:
-    """An image as a data URI, what the suite says of it in words, and its score."""
+    """An image as a data URI, what the suite says of it in words, and its score.
+
+    `completion` is what the policy wrote before it: None where it does not write, and of
+    evaluations from before it was kept.
+    """
 
     uri: str
     read: str
     score: float | None
+    completion: str | None = None
+
+
+@dataclass(frozen=True)
+class Source:
+    """The picture that an instruction changes, as a data URI; `problem` where it is gone."""
+
+    uri: str
+    problem: str = ""
 
 
 @dataclass(frozen=True)
 class PromptRow:
-    """One prompt with one picture a column."""
+    """One prompt with one picture a column; `source` where it is an edit."""
 
     prompt: str
     target: str
     pictures: Sequence[Picture]
+    source: Source | None = None
+
+    @property
+    def has_words(self) -> bool:
+        return any(one.completion is not None for one in self.pictures)
 
 
 def data_uri(path: Path) -> str:
     """A PNG of the image file, no side longer than LARGEST_SIDE, as a data URI."""
     with Image.open(path) as opened:
-        image = opened.convert("RGB")
+        return _uri(opened.convert("RGB"))
+
+
+def _uri(image: Image.Image) -> str:
     if max(image.size) > LARGEST_SIDE:
         image.thumbnail((LARGEST_SIDE, LARGEST_SIDE), Image.Resampling.LANCZOS)
     buffer = io.BytesIO()
@@ -58,24 +87,29 @@ def data_uri(path: Path) -> str:
     return f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}"
 
 
-def first_prompts(evaluations: Sequence[Evaluation], count: int) -> list[PromptRow]:
+def first_prompts(evaluations: Sequence[Evaluation], count: int, edits: Edits) -> list[PromptRow]:
     """The first prompts of the suite, not the best ones, one column an evaluation."""
     tables = [_by_image(one) for one in evaluations]
     shared = [key for key in tables[0] if all(key in table for table in tables)] if tables else []
-    return [_row(evaluations, tables, key) for key in shared[:count]]
+    return [_row(evaluations, tables, key, edits) for key in shared[:count]]
 
 
-def most_worsened(before: Evaluation, after: Evaluation, count: int) -> list[PromptRow]:
-    """The prompts whose image's score fell the most."""
-    metric = after.summary.get("image_score", IMAGE_SCORE)
-    evaluations = (before, after)
-    first, second = tables = [_by_image(one) for one in evaluations]
+def most_worsened(both: Sequence[Evaluation], count: int, edits: Edits) -> list[PromptRow]:
+    """The prompts whose image's score fell the most.
+
+    Args:
+        both: before and after; without them there are none.
+    """
+    if not both:
+        return []
+    metric = both[1].summary.get("image_score", IMAGE_SCORE)
+    first, second = tables = [_by_image(one) for one in both]
     falls: list[tuple[float, _Key]] = []
     for key in first:
         then, now = first[key].get(metric), second.get(key, {}).get(metric)
         if then is not None and now is not None and now < then:
             falls.append((now - then, key))
-    return [_row(evaluations, tables, key) for _, key in sorted(falls)[:count]]
+    return [_row(both, tables, key, edits) for _, key in sorted(falls)[:count]]
 
 
 def _by_image(one: Evaluation) -> dict[_Key, dict[str, Any]]:
@@ -88,6 +122,7 @@ def _row(
     evaluations: Sequence[Evaluation],
     tables: Sequence[dict[_Key, dict[str, Any]]],
     key: _Key,
+    edits: Edits,
 ) -> PromptRow:
     rows = [table[key] for table in tables]
     pictures = [
@@ -95,7 +130,22 @@ def _row(
             data_uri(one.folder / row["image"]),
             "nothing" if row.get("text") == "" else str(row.get("text") or ""),
             row.get(one.summary.get("image_score", IMAGE_SCORE)),
+            _words(row.get("completion")),
         )
         for one, row in zip(evaluations, rows, strict=True)
     ]
-    return PromptRow(rows[0]["prompt"], str(rows[0].get("target") or ""), pictures)
+    edit = edits.get((key[0] or 0, key[1]))
+    target = str(rows[0].get("target") or "")
+    return PromptRow(rows[0]["prompt"], target, pictures, None if edit is None else _source(edit))
+
+
+def _words(completion: str | None) -> str | None:
+    return None if completion is None else legible(completion, longest=LONGEST_WORDS)
+
+
+def _source(edit: Prompt) -> Source | None:
+    try:
+        picture = source_image(edit)
+    except DataError as error:  # data may move on when a run is done: its page is still to be made
+        return Source("", legible(str(error)))
+    return None if picture is None else Source(_uri(picture))

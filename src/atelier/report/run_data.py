@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from atelier.config.schema import RunConfig
+from atelier.data.ground_truth import is_edit
+from atelier.data.prompts import Prompt, read_prompts
 from atelier.tracking.events import read_json_lines
 from atelier.tracking.run_directory import STAGES, RunDirectory, read_json_object
 
@@ -54,6 +57,13 @@ def periodic_evaluations(run: RunDirectory) -> list[Evaluation]:
             suite = summary.parents[1].name
             found.append(Evaluation(suite, int(match[1]), summary.parent))
     return sorted(found, key=lambda one: (one.suite, one.step))
+
+
+def heldout_edits(run: RunDirectory, config: RunConfig) -> dict[tuple[int, int], Prompt]:
+    """The held-out instructions of a run that edits, by data set and number."""
+    table = run.data / "heldout.parquet"
+    prompts = read_prompts(table) if config.rollout.kind == "edit" and table.exists() else ()
+    return {(one.dataset_id, one.prompt_id): one for one in prompts if is_edit(one)}
 
 
 def sample_folders(run: RunDirectory) -> list[Path]:

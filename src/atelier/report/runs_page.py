@@ -11,7 +11,12 @@ from atelier.report.charts import Series, line_chart
 from atelier.report.metric_names import direction_of, label_of
 from atelier.report.page import always_zero
 from atelier.report.pictures import PICTURE_NOTES, first_prompts
-from atelier.report.run_data import Evaluation, metric_records, periodic_evaluations
+from atelier.report.run_data import (
+    Evaluation,
+    heldout_edits,
+    metric_records,
+    periodic_evaluations,
+)
 from atelier.report.templates import fill
 from atelier.tracking.run_directory import write_json, write_text_atomically
 
@@ -43,13 +48,15 @@ def render(comparison: RunsComparison) -> str:
     """The page as HTML text."""
     columns = _columns(comparison)
     count = min(PROMPTS_SHOWN, max(2, IMAGES_SHOWN // len(columns)))
+    first = comparison.runs[0]  # runs that are compared have the same held-out prompts
+    edits = heldout_edits(first.directory, first.config)
     return fill(
         "runs_page.html.j2",
         comparison=comparison,
         charts=_charts(comparison),
         picture_note=PICTURE_NOTES[comparison.runs[0].config.evaluation.suite],
         titles=[title for title, _ in columns],
-        rows=first_prompts([one for _, one in columns], count),
+        rows=first_prompts([one for _, one in columns], count, edits),
     )
 
 

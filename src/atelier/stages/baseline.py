@@ -15,7 +15,7 @@ from atelier.tracking.run_directory import SUITE_TABLES, RunDirectory
 
 logger = logging.getLogger(__name__)
 
-OUTPUTS = ("scores.jsonl", "summary.json", *SUITE_TABLES, "images/*.png")
+OUTPUTS = ("scores.jsonl", "summary.json", *SUITE_TABLES, "images/*.png", "images/*.txt")
 
 
 def run(run: RunDirectory) -> dict[str, Any]:

@@ -17,10 +17,15 @@ from atelier.config.schema import RunConfig
 from atelier.data.prompts import read_prompts
 from atelier.errors import DataError
 from atelier.evaluation.evaluate import evaluate
-from atelier.evaluation.files import read_images, write_images, write_results
+from atelier.evaluation.files import (
+    read_completions,
+    read_images,
+    write_images,
+    write_results,
+)
 from atelier.evaluation.requests import ImageRequest, evaluated, image_requests, kind_for, usable
 from atelier.evaluation.results import Evaluation
-from atelier.policies.base import Policy
+from atelier.policies.base import Generated, Policy
 from atelier.policies.registry import load_policy
 from atelier.stages.suite_judges import judge_of_stage
 from atelier.tracking.run_directory import RunDirectory
@@ -54,10 +59,12 @@ def evaluate_weights(
         with _policy(config, [prompt.text for prompt in prompts]) as policy:
             if weights is not None:
                 put_weights(policy.trainable(), weights)
-            images = _generate(policy, requests, config)
-        write_images(folder, files, images)
+            made = _generate(policy, requests, config)
+        write_images(folder, files, made.images, made.completions)
+        images = made.images
     with judge_of_stage(run, config, folder) as judge:
-        found = evaluate(images, prompts, config.evaluation, judge)
+        completions = read_completions(folder, files)
+        found = evaluate(images, prompts, config.evaluation, judge, completions)
         evaluation = Evaluation(found.rows, found.summary | {"unusable_prompts": unusable})
         write_results(folder, evaluation, images)
     return evaluation
@@ -113,9 +120,7 @@ def _policy(config: RunConfig, prompts: Sequence[str]) -> Iterator[Policy]:
                 torch.cuda.empty_cache()
 
 
-def _generate(
-    policy: Policy, requests: Sequence[ImageRequest], config: RunConfig
-) -> NDArray[np.uint8]:
+def _generate(policy: Policy, requests: Sequence[ImageRequest], config: RunConfig) -> Generated:
     """The images in their order; says how far it is where that takes long."""
     size, count = config.evaluation.micro_batch_size, len(requests)
     parts, progress = [], Progress(count)
@@ -125,4 +130,4 @@ def _generate(
         parts.append(policy.generate(policy.module, [one.prompt for one in chunk], keys))
         if (line := progress.line(start + len(chunk))) is not None:
             logger.info("%s", line)
-    return np.concatenate(parts)
+    return Generated.joined(parts)

@@ -28,15 +28,13 @@ from PIL import Image
 from torch import Tensor
 
 from atelier.config.schema import RunConfig
-from atelier.legible import legible, legible_json
+from atelier.legible import LONGEST_COMPLETION, legible, legible_json
 from atelier.policies.base import Rollout, Sample
 from atelier.tracking.run_directory import RunDirectory, write_json
 from atelier.training.distributed import World
 from atelier.training.experience import Experience
 
 Place = Literal["best", "worst", "missing"]
-
-_LONGEST_COMPLETION = 8000  # characters
 
 
 def keeps_samples(step: int, config: RunConfig) -> bool:
@@ -126,7 +124,7 @@ def _kept(rollout: Rollout, row: int, experience: Experience) -> _Kept:
     said = _described(sample, experience)
     images = {said["image"]: rollout.images[row]}
     if rollout.completions is not None:
-        said["completion"] = legible(rollout.completions[row], longest=_LONGEST_COMPLETION)
+        said["completion"] = legible(rollout.completions[row], longest=LONGEST_COMPLETION)
     if drawings is None:
         return _Kept(images, said)
     answers = drawings.answers[row] if drawings.answers else []

@@ -14,15 +14,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
 from atelier.algorithms.comparison import Comparison
 from atelier.config.schema import RunConfig
 from atelier.data.prompts import Prompt
 from atelier.evaluation.files import write_images
 from atelier.evaluation.requests import ImageRequest, evaluated, image_requests
-from atelier.policies.base import Sample
+from atelier.policies.base import Generated, Sample
 from atelier.training.batches import step_samples
 from atelier.training.distributed import World
 from atelier.training.experience import Collector, Experience, InFlight
@@ -138,9 +135,10 @@ class Trainer:
                     continue
                 start = chunks[min(number, len(chunks) - 1)]
                 chunk = requests[start : start + size]
-                images = self._evaluation_images(chunk)
+                made = self._evaluation_images(chunk)
                 if is_mine:
-                    write_images(folder, [one.file for one in chunk], images)
+                    files = [one.file for one in chunk]
+                    write_images(folder, files, made.images, made.completions)
         self.world.barrier()
         self.journal.event(
             "evaluation_images",
@@ -150,7 +148,7 @@ class Trainer:
             prompts=len(prompts),
         )
 
-    def _evaluation_images(self, requests: Sequence[ImageRequest]) -> NDArray[np.uint8]:
+    def _evaluation_images(self, requests: Sequence[ImageRequest]) -> Generated:
         policy, seed = self.learner.policy, self.config.evaluation.seed
         keys = [one.key(seed) for one in requests]
         return policy.generate(policy.module, [one.prompt for one in requests], keys)

@@ -1,4 +1,4 @@
-"""Painting with an exported DeepGen model, by plain diffusers and transformers.
+"""Painting and editing with an exported DeepGen model, by plain diffusers and transformers.
 
 The card of every export has these functions, word for word: what is proven with them is what a user
 runs. So they have no annotations, and use only what the card imports, too.
@@ -8,10 +8,17 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import torch
 from diffusers import AutoencoderKL, FlowMatchEulerDiscreteScheduler, SD3Transformer2DModel
 from safetensors.torch import load_file
-from torch.nn.functional import gelu, layer_norm, linear, scaled_dot_product_attention
+from torch.nn.functional import (
+    gelu,
+    interpolate,
+    layer_norm,
+    linear,
+    scaled_dot_product_attention,
+)
 from transformers import AutoTokenizer, Qwen2_5_VLForConditionalGeneration
 
 
@@ -42,17 +49,57 @@ def load_parts(folder, dtype=torch.float32):
     }
 
 
-def read(parts, prompt):
-    """Hidden states of every sixth layer of the language model, of a prompt and the queries."""
+def pixels_of(source):
+    """An image [3, H, W] in [-1, 1]; its sides are multiples of 32."""
+    return torch.from_numpy(np.array(source)).permute(2, 0, 1).float() / 127.5 - 1
+
+
+def look(parts, source):
+    """An image to edit in patches, those of a token together, and how many rows and columns."""
+    tower = parts["vlm"].config.vision_config
+    size, merge, frames = tower.patch_size, tower.spatial_merge_size, tower.temporal_patch_size
+    down, across = source.height // 32, source.width // 32
+    fitting = (down * size * merge, across * size * merge)
+    seen = interpolate(pixels_of(source)[None], size=fitting, mode="bilinear")[0]
+    mean = torch.tensor([0.48145466, 0.4578275, 0.40821073])[:, None, None]
+    std = torch.tensor([0.26862954, 0.26130258, 0.27577711])[:, None, None]
+    cut = (((seen + 1) / 2 - mean) / std).reshape(3, down, merge, size, across, merge, size)
+    film = cut.permute(1, 4, 2, 5, 0, 3, 6).unsqueeze(5).repeat(1, 1, 1, 1, 1, frames, 1, 1)
+    grid = torch.tensor([[1, down * merge, across * merge]])
+    return film.reshape(down * across * merge**2, -1), grid
+
+
+def read(parts, prompt, source=None):
+    """Hidden states of every sixth layer of the language model, of a prompt and the queries; of an
+    instruction with the image that it changes."""
     lines, vlm = parts["template"], parts["vlm"]
     asked = lines["GENERATION"].replace("{input}", prompt)
+    if source is not None:
+        patches, grid = look(parts, source)
+        count = grid.prod().item() // vlm.config.vision_config.spatial_merge_size**2
+        shown = lines["IMG_START_TOKEN"] + lines["IMG_CONTEXT_TOKEN"] * count
+        asked = shown + lines["IMG_END_TOKEN"] + "\n" + prompt
     text = lines["INSTRUCTION"].replace("{input}", asked)
     ids = parts["tokenizer"](text, return_tensors="pt")["input_ids"].to(vlm.device)
     queries = parts["bridge"]["meta_queries"].to(vlm.device, vlm.dtype)[None]
-    embeds = torch.cat([vlm.get_input_embeddings()(ids), queries], dim=1)
+    words, how = vlm.get_input_embeddings()(ids), {}
     with torch.no_grad():
+        if source is not None:
+            places = ids == vlm.config.image_token_id
+            grid, patches = grid.to(vlm.device), patches.to(vlm.device)
+            image = torch.cat(vlm.model.get_image_features(patches, grid).pooler_output)
+            words = words.masked_scatter(places[..., None], image.to(words.dtype))
+            more = torch.zeros(1, queries.shape[1], dtype=ids.dtype, device=vlm.device)
+            kinds = torch.cat([places.int(), more.int()], dim=1)
+            whole = torch.cat([ids, more], dim=1)
+            how["position_ids"] = vlm.model.get_rope_index(
+                whole, mm_token_type_ids=kinds, image_grid_thw=grid
+            )[0]
         states = vlm.model.language_model(
-            inputs_embeds=embeds, output_hidden_states=True, use_cache=False
+            inputs_embeds=torch.cat([words, queries], dim=1),
+            output_hidden_states=True,
+            use_cache=False,
+            **how,
         ).hidden_states
     chosen = range(len(states) - 2, 0, -6)
     return torch.cat([states[layer] for layer in [*chosen][:6]], dim=-1)
@@ -84,14 +131,40 @@ def translate(parts, states):
     return through("projector_3", hidden), through("projector_2", hidden.mean(1))
 
 
-def paint(parts, conditions, latents, against=None, steps=50, guidance=4.0):
+def latent_of(parts, source):
+    """An image to edit as the transformer has it [1, C, h, w]."""
+    vae = parts["vae"]
+    with torch.no_grad():
+        shown = pixels_of(source)[None].to(vae.device, vae.dtype)
+        found = vae.encode(shown).latent_dist.mean
+    return (found.float() - vae.config.shift_factor) * vae.config.scaling_factor
+
+
+def predict(transformer, x, timestep, tokens, pooled, beside):
+    """The velocity of a latent with another one beside it, which is edited."""
+    image = torch.cat([transformer.pos_embed(x), transformer.pos_embed(beside)], dim=1)
+    signal = transformer.time_text_embed(timestep, pooled)
+    text = transformer.context_embedder(tokens)
+    for block in transformer.transformer_blocks:
+        text, image = block(image, text, signal)
+    made = transformer.proj_out(transformer.norm_out(image, signal))
+    size = transformer.config.patch_size
+    down, across = x.shape[-2] // size, x.shape[-1] // size
+    patches = made[:, : down * across].reshape(1, down, across, size, size, -1)
+    return patches.permute(0, 5, 1, 3, 2, 4).reshape(x.shape)
+
+
+def paint(parts, conditions, latents, against=None, steps=50, guidance=4.0, beside=None):
     """An image [H, W, 3] in [0, 1] of noise [1, C, h, w], led away from other conditions if there
-    are any."""
+    are any; of `beside`, a latent, it is an edit."""
     transformer, vae, scheduler = parts["transformer"], parts["vae"], parts["scheduler"]
 
     def velocity(x, timestep, tokens, pooled):
-        told = [one.to(transformer.dtype) for one in (x, tokens, pooled)]
-        return transformer(told[0], *told[1:], timestep.expand(1)).sample.float()
+        x, tokens, pooled = (one.to(transformer.dtype) for one in (x, tokens, pooled))
+        if beside is None:
+            return transformer(x, tokens, pooled, timestep.expand(1)).sample.float()
+        other = beside.to(x)
+        return predict(transformer, x, timestep.expand(1), tokens, pooled, other).float()
 
     size = latents.shape[-1] * latents.shape[-2] // transformer.config.patch_size**2
     told = scheduler.config

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .deepgen_usage import load_parts, paint, read, translate
+from .deepgen_usage import latent_of, load_parts, paint, read, translate
 from .references import arrays_of, header_of
 
 if TYPE_CHECKING:
@@ -60,25 +60,37 @@ def frozen(parts: Parts) -> dict[str, dict[str, Any]]:
 
 
 def reproduce(parts: Parts, reference: str) -> dict[str, np.ndarray]:
-    """images: of the reference's prompts from its latents, uint8 [N, H, W, 3]."""
+    """images: of the reference's prompts from its latents, uint8 [N, H, W, 3]; of its sources,
+    where it edits."""
     import numpy as np
+    from PIL import Image
 
-    header, latents = header_of(reference), arrays_of(reference)["latents"]
-    call = header["call"]
-    guidance = call["guidance_scale"]
-    against = translate(parts, read(parts, "")) if guidance > 1 else None
-    images = [
-        paint(
-            parts,
-            translate(parts, read(parts, prompt)),
-            noise[None].to(parts["vae"].device),
-            against,
-            call["num_inference_steps"],
-            guidance,
-        )
-        for prompt, noise in zip(header["prompts"], latents, strict=True)
-    ]
-    pixels = np.stack(images)
+    header, arrays = header_of(reference), arrays_of(reference)
+    call, prompts = header["call"], header["prompts"]
+    levels = arrays.get("sources")
+    shown = [None] * len(prompts) if levels is None else [*map(Image.fromarray, levels.numpy())]
+    pixels = np.stack(
+        [
+            _painted(parts, prompt, source, noise[None].to(parts["vae"].device), call)
+            for prompt, source, noise in zip(prompts, shown, arrays["latents"], strict=True)
+        ]
+    )
     if not np.isfinite(pixels).all():
         raise ValueError("the model generates pixels that are not finite numbers")
     return {"images": (pixels * 255).round().astype(np.uint8)}
+
+
+def _painted(
+    parts: Parts, prompt: str, source: Any, noise: torch.Tensor, call: Mapping[str, Any]
+) -> np.ndarray:
+    guidance = call["guidance_scale"]
+    found: np.ndarray = paint(
+        parts,
+        translate(parts, read(parts, prompt, source)),
+        noise,
+        translate(parts, read(parts, "", source)) if guidance > 1 else None,
+        call["num_inference_steps"],
+        guidance,
+        None if source is None else latent_of(parts, source),
+    )
+    return found

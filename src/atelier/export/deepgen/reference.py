@@ -1,13 +1,14 @@
 """The images that an exported model must reproduce (sd3/reference.py), prompts encoded one by one.
 
-Whatever a run trains, drawing or editing, it is drawing that is compared: weights are what is
-exported, and any use of them all shows whether they arrived.
+A run that draws is compared by what it draws, one that edits by its edits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
+import numpy as np
 from torch import Tensor
 
 from atelier.config.deepgen import ConnectorConfig
@@ -22,16 +23,15 @@ def make_reference(
 ) -> ImageReference:
     """See sd3/reference.py."""
     policy = DeepGenPolicy.load(_exact(config), device, prompts=[one.text for one in prompts])
-    return images_of(policy, config, tensors, prompts, {})
+    found = images_of(policy, config, tensors, prompts, {})
+    if config.rollout.kind != "edit":
+        return found
+    return replace(found, sources=np.stack([np.asarray(policy.source(one)) for one in prompts]))
 
 
 def _exact(config: RunConfig) -> RunConfig:
     """The same model in float32; what is asked of it does not depend on its neighbours."""
     heads = config.policy.connector.heads
     alone = ConnectorConfig(padding="masked", heads=heads)
-    return config.model_copy(
-        update={
-            "policy": in_float32(config.policy).model_copy(update={"connector": alone}),
-            "rollout": config.rollout.model_copy(update={"kind": "draw"}),
-        }
-    )
+    policy = in_float32(config.policy).model_copy(update={"connector": alone})
+    return config.model_copy(update={"policy": policy})

@@ -7,13 +7,14 @@
 
 Prompts, what the trainer read of them in tokens, and the guidance scale are JSON in the header.
 Whatever a run trains, drawing, editing or introspection, it is drawing that is compared: weights
-are what is exported, and any use of them all shows whether they arrived.
+are what is exported, and any use of them all shows whether they arrived. Of edits there are also
+what is edited (`sources`) and what follows an instruction (`wish`), for the model card.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -26,7 +27,7 @@ from atelier.export.language.reference import TokenReference
 from atelier.policies.janus.conversation import Context
 from atelier.policies.janus.log_probs import ImageForm
 from atelier.policies.janus.module import Segment
-from atelier.policies.janus.parts import Parts
+from atelier.policies.janus.parts import Parts, stacked
 from atelier.policies.janus.policy import JanusPolicy
 from atelier.policies.janus.rows import stack
 from atelier.training.weights import copies, put_weights
@@ -41,6 +42,7 @@ class DrawingReference(TokenReference):
 
     codes: np.ndarray
     tokens: list[list[int]]
+    wish: str | None = field(default=None, kw_only=True)
 
 
 def make_reference(
@@ -64,6 +66,7 @@ def make_reference(
         images, log_probs = hand.decoded(codes), hand.log_probs(codes)
         put_weights(policy.trainable(), before)
         base_log_probs = hand.log_probs(codes)
+    edits = config.rollout.kind == "edit"
     return DrawingReference(
         codes=codes.cpu().numpy(),
         log_probs=log_probs,
@@ -74,6 +77,8 @@ def make_reference(
         prompts=[prompt.text for prompt in prompts],
         tokens=[list(context.tokens) for context in hand.contexts],
         call={"guidance_scale": scale},
+        sources=stacked(policy.tools.sources(prompts)) if edits else None,
+        wish=config.rollout.editing.wish if edits else None,
     )
 
 

@@ -14,10 +14,10 @@ from atelier.export.clean_process import qwen_usage
 from atelier.export.qwen.base import BaseQwen
 from atelier.export.qwen.reference import WritingReference
 from atelier.export.record import ExportRecord
-from atelier.export.reference import Reference
+from atelier.export.reference import SOURCE, Reference
 from atelier.policies.qwen.areas import Areas
 
-HERE = '"path/to/this/directory"'
+HERE = "path/to/this/directory"
 ENCODER = "Qwen2_5_VLForConditionalGeneration.from_pretrained"
 USED = (
     qwen_usage.read,
@@ -56,12 +56,12 @@ def _imports(record: ExportRecord, base: BaseQwen) -> Iterator[str]:
 def _opened(record: ExportRecord, base: BaseQwen, settings: Mapping[str, Any]) -> Iterator[str]:
     """What makes `encoder` and `pipe`."""
     merged = record.format == "merged"
-    trained = HERE if merged else f'"{base.path}"'
+    trained = f'"{HERE}"' if merged else f'"{base.path}"'
     yield from _call("encoder", ENCODER, *_encoder(trained, record.dtype))
     if not merged:
-        yield f"adapted = PeftModel.from_pretrained(encoder, {HERE})"
+        yield f'adapted = PeftModel.from_pretrained(encoder, "{HERE}")'
     dtypes = ", ".join(f'"{part}": torch.{dtype}' for part, dtype in settings["dtypes"].items())
-    frozen = HERE if merged and base.whole else f'"{base.path}"'
+    frozen = f'"{HERE}"' if merged and base.whole else f'"{base.path}"'
     how = ("text_encoder=encoder", f"dtype={{{dtypes}}}")
     yield from _call("pipe", "DiffusionPipeline.from_pretrained", frozen, *how)
     if settings["adapter"] is not None:
@@ -83,7 +83,7 @@ def _written(base: BaseQwen, reference: WritingReference) -> Iterator[str]:
     yield "# The encoder writes to a prompt; an image is painted from what it sees over both."
     settings, call = reference.settings, reference.call
     if base.edits:
-        yield 'source = Image.open("source.png").convert("RGB")'
+        yield f'source = Image.open("{HERE}/{SOURCE}").convert("RGB")  # or a picture of yours'
         yield f"source = ImageOps.fit(source, ({call['width']}, {call['height']}))"
     yield f"before = {settings['before']!r}"
     yield 'skip = len(pipe.tokenizer(before)["input_ids"])  # the transformer never saw these'

@@ -42,7 +42,6 @@ class WritingReference(TokenReference):
 
     written: np.ndarray
     latents: np.ndarray
-    sources: np.ndarray | None
     read: list[list[int]]
     settings: Mapping[str, Any]
 

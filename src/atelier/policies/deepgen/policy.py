@@ -90,7 +90,7 @@ class DeepGenPolicy(TransformerPolicy):
         rollout = super().rollout(module, samples)
         if not self._edits:
             return rollout
-        return replace(rollout, sources=[self._source(one.prompt) for one in samples])
+        return replace(rollout, sources=[self.source(one.prompt) for one in samples])
 
     # What images are painted from ----------------------------------------------------------------
 
@@ -104,7 +104,7 @@ class DeepGenPolicy(TransformerPolicy):
         return read.rows([places[one.dataset_id, one.prompt_id] for one in prompts])
 
     def _encode_edits(self, prompts: Sequence[Prompt], guidance: float) -> Conditions:
-        shown = [pixels(self._source(one)) for one in prompts]
+        shown = [pixels(self.source(one)) for one in prompts]
         images = [[one] for one in shown]
         references = [[one] for one in reference_latents(self._vae, shown)]
         against = None
@@ -131,7 +131,7 @@ class DeepGenPolicy(TransformerPolicy):
         velocity: Tensor = module(x, timestep, conditions)
         return velocity
 
-    def _source(self, prompt: Prompt) -> Image:
+    def source(self, prompt: Prompt) -> Image:
         """The image that a prompt changes, as the policy sees it."""
         found = required_picture(source_image(prompt, self.image_side), prompt, "source")
         return square(found, self.image_side)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from atelier.config.schema import EvaluationConfig, RolloutConfig
 from atelier.data.prompts import Prompt
-from atelier.policies.base import Captioned, Part, Replay, Rollout, Sample
+from atelier.policies.base import Captioned, Generated, Part, Replay, Rollout, Sample
 from atelier.policies.flow.denoising import denoised
 from atelier.policies.flow.forward_process import ForwardProcess
 from atelier.policies.flow.model import FlowModel
@@ -84,7 +84,7 @@ class FlowPolicy(FlowModel):
 
     def generate(
         self, module: nn.Module, prompts: Sequence[Prompt], noise_keys: Sequence[int]
-    ) -> np.ndarray:
+    ) -> Generated:
         """Deterministic images from fixed noise, what the plain pipeline makes of those latents."""
         config = self._evaluation
         batches = []
@@ -92,7 +92,7 @@ class FlowPolicy(FlowModel):
             chunk = slice(start, start + config.micro_batch_size)
             latents = self.noise(noise_keys[chunk])[:, 0]
             batches.append(self.generate_from(module, prompts[chunk], latents))
-        return np.concatenate(batches)
+        return Generated(np.concatenate(batches))
 
     @torch.no_grad()
     def generate_from(self, module: nn.Module, prompts: Sequence[Prompt], x: Tensor) -> np.ndarray:

@@ -19,7 +19,7 @@ from transformers import JanusForConditionalGeneration
 from atelier.config.paths import from_root
 from atelier.config.schema import PolicyConfig, RunConfig
 from atelier.data.prompts import Prompt
-from atelier.policies.base import Part, Rollout, Sample
+from atelier.policies.base import Generated, Part, Rollout, Sample
 from atelier.policies.janus.checks import answers_of
 from atelier.policies.janus.conversation import Conversation, Phrases
 from atelier.policies.janus.loading import Checkpoint, load
@@ -132,7 +132,7 @@ class JanusPolicy(LanguagePolicy[JanusModule]):
 
     def generate(
         self, module: nn.Module, prompts: Sequence[Prompt], noise_keys: Sequence[int]
-    ) -> np.ndarray:
+    ) -> Generated:
         """Images of the shape that is trained: drawn, edited, or drawn until one is accepted."""
         config = self._config.evaluation
         sampler = replace(self._parts.sampler, guidance_scale=config.guidance_scale)
@@ -140,7 +140,7 @@ class JanusPolicy(LanguagePolicy[JanusModule]):
         for start in range(0, len(prompts), config.micro_batch_size):
             chunk = slice(start, start + config.micro_batch_size)
             batches.append(self._shape.generate(prompts[chunk], noise_keys[chunk], sampler))
-        return np.concatenate(batches)
+        return Generated(np.concatenate(batches))
 
 
 def open_checkpoint(policy: PolicyConfig) -> Checkpoint:

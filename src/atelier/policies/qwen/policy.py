@@ -22,7 +22,7 @@ from atelier.config.schema import RunConfig
 from atelier.data.keys import key
 from atelier.data.prompts import Prompt
 from atelier.errors import ConfigError
-from atelier.policies.base import Part, Rollout, Sample, scored_rollout
+from atelier.policies.base import Generated, Part, Rollout, Sample, scored_rollout
 from atelier.policies.language.draws import token_key
 from atelier.policies.language.policy import LanguagePolicy
 from atelier.policies.language.vocabulary import require_known_tokens
@@ -173,7 +173,7 @@ class QwenPolicy(LanguagePolicy[QwenModule]):
 
     def generate(
         self, module: nn.Module, prompts: Sequence[Prompt], noise_keys: Sequence[int]
-    ) -> np.ndarray:
+    ) -> Generated:
         """Images of what evaluation.completions says, each completion drawn by its image's key."""
         config, parts = self._config.evaluation, self._parts
         sampling = Sampling(config.num_inference_steps, config.guidance_scale)
@@ -187,7 +187,8 @@ class QwenPolicy(LanguagePolicy[QwenModule]):
                 )
                 for one in chunks
             ]
-        return np.concatenate(images)
+        words = None if written is None else [parts.chat.text(tokens) for tokens in written]
+        return Generated(np.concatenate(images), words)
 
     def _evaluated(
         self,
