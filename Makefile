@@ -5,7 +5,8 @@
 #   make up       Prefect server, worker and MLflow UI in the background (ARGS="--gpu-slots 2")
 #   make down     stop them (ARGS=--force: also while flow runs are running)
 #   make judge-demo   the embedded judge served by a real vLLM: scores a grid of pictures
-#   make test     every test (ARGS="-k config" passes arguments to pytest)
+#   make test     every test but the slow ones (ARGS="-k config" passes arguments to pytest)
+#   make test-slow   whole runs that are killed, resumed, cancelled and shared out, platforms, DVC
 #   make test-vllm   the tests that need a real vLLM, in its own environment (some GB)
 #   make lint     ruff, mypy and the import layers
 #
@@ -16,7 +17,7 @@ BIN := .venv/bin
 FINGERPRINT := $(shell cat pyproject.toml constraints.txt | cksum | cut -d ' ' -f 1)
 STAMP := .venv/.installed-$(FINGERPRINT)
 
-.PHONY: demo judge-demo up down test test-vllm lint setup
+.PHONY: demo judge-demo up down test test-slow test-vllm lint setup
 .DEFAULT_GOAL := demo
 
 demo: $(STAMP)
@@ -33,8 +34,13 @@ down: $(STAMP)
 
 # Two workers, a file each: most tests wait for processes that import for seconds. In their own
 # order, long files first: xdist would begin with those of many tests, and end with one worker idle.
+PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
+
 test: $(STAMP)
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(PYTEST) -m 'not slow' $(ARGS)
+
+test-slow: $(STAMP)
+	$(PYTEST) -m slow $(ARGS)
 
 # One worker: each test starts a vLLM, which takes both cores of a small machine.
 test-vllm: $(STAMP)

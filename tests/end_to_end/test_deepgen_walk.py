@@ -10,10 +10,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from atelier.config.paths import repository_root
 from flows.local_platform.loopback import free_port
 from tests.flows.conftest import Place
 from tests.support.reward_services import wait_until
+
+pytestmark = pytest.mark.slow
 
 PAGE = repository_root() / "docs/coming-from-deepgen-rl.md"
 FEW = (

@@ -29,6 +29,8 @@ from atelier.training.checkpoint import ALWAYS
 from tests.support import deepgen_exports, janus_exports, qwen_exports, sd3_exports
 from tests.support.exports import PROMPTS, nudged, request_for, save_trained, trained
 
+pytestmark = pytest.mark.slow
+
 FAMILIES: dict[str, ModuleType] = {
     "sd3": sd3_exports,
     "deepgen": deepgen_exports,

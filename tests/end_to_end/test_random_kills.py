@@ -27,6 +27,8 @@ from flows.local_platform.loopback import free_port
 from tests.flows.conftest import Place, processes_of, wait_for_end
 from tests.support.metric_rows import results
 
+pytestmark = pytest.mark.slow
+
 VICTIMS = ("trainer", "flow", "worker", "machine")
 KILLS = int(os.environ.get("ATELIER_KILLS", 0))
 SEED = int(os.environ.get("ATELIER_KILLS_SEED", 0))

@@ -26,6 +26,8 @@ from tests.support.deepgen_exports import sft_state
 from tests.support.finished_runs import assert_equal, final, kill_after_a_step, largest
 from tests.support.runs import make_run, metrics, random_deepgen_model, train
 
+pytestmark = pytest.mark.slow
+
 # Long and short words, so that micro-batches have padding.
 OWN = ("policy.family=deepgen", "algorithm.beta=0.001", "algorithm.kl=velocity")
 PROPORTIONAL = "train.adam_epsilon=1e-3"

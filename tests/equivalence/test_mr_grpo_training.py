@@ -17,6 +17,8 @@ from tests.support.finished_runs import (
 )
 from tests.support.runs import make_run, metrics, untrained_pipeline
 
+pytestmark = pytest.mark.slow
+
 MR_GRPO = (
     "rewards.jpeg_compressibility.weight=0.7",
     "rewards.custom.grey={function: 'tests.support.grey:greyness', weight: 0.3}",

@@ -16,6 +16,8 @@ from tests.support.finished_runs import assert_equal, final, kill_after_a_step, 
 from tests.support.random_qwen import Kind
 from tests.support.runs import make_qwen_run, metrics, random_qwen_pipeline, train
 
+pytestmark = pytest.mark.slow
+
 PROPORTIONAL = "train.adam_epsilon=1e-3"
 AHEAD = ("train.one_step_off=true", "train.in_flight=store")
 ADAPTER = ("policy.trainable=lora", "policy.lora={rank: 4, alpha: 8}")

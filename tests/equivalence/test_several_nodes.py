@@ -23,6 +23,8 @@ from tests.support.finished_runs import assert_equal, final
 from tests.support.free_ports import meeting_port
 from tests.support.runs import environment, make_run, metrics, train
 
+pytestmark = pytest.mark.slow
+
 SECONDS = 300.0
 # Programs whose ranks are light and that no MLflow follows: to import a model and it would take
 # longer than all they are to show.

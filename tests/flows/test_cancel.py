@@ -27,6 +27,8 @@ from tests.flows.conftest import Place, wait_for_end
 from tests.support.runs import make_run
 from tests.support.site import Site, guards_of_run, prefect_site, processes_of_run
 
+pytestmark = pytest.mark.slow
+
 SETTINGS = ("launch.processes=2", "train.steps=4")
 STOP_SECONDS, STATE_SECONDS = 30.0, 45.0
 

@@ -28,6 +28,8 @@ from tests.flows.conftest import processes_of, wait_for_end
 from tests.support.fake_run import finish, open_fake_run, write_steps
 from tests.support.platform_place import ROOT, PlatformPlace
 
+pytestmark = pytest.mark.slow
+
 DEPLOYMENTS = {
     "grpo/full",
     "prepare/run",

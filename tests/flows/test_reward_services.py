@@ -31,6 +31,8 @@ from tests.flows.conftest import processes_of, wait_for_end
 from tests.support.reward_services import service, wait_until
 from tests.support.runs import environment, make_run, metrics, start, train, trainer_command
 
+pytestmark = pytest.mark.slow
+
 REWARD = "jpeg_compressibility"
 PLACEMENT = f"rewards.{REWARD}.placement"
 

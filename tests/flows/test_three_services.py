@@ -1,4 +1,7 @@
-"""The pipeline with three rewards on three managed services, one of them killed while it trains."""
+"""The pipeline with three rewards on three managed services, one of which is killed.
+
+Its curves are those of a trainer that scores by itself.
+"""
 
 from __future__ import annotations
 
@@ -17,16 +20,17 @@ from atelier.tracking.run_directory import RunDirectory
 from tests.flows.conftest import Place, processes_of
 from tests.support.metric_rows import results
 from tests.support.reward_services import wait_until
+from tests.support.runs import make_recipe_run, train
 
 REWARDS = ("ocr", "jpeg_compressibility", "yes_no")
 THREE = (
     "rewards.ocr={weight: 0.5, detect: false}",
     "rewards.yes_no={weight: 0.3, judge: scene}",
     "judges.scene={model: assets/tiny-judge, placement: in_process}",
-    *(f"rewards.{name}.placement=managed" for name in REWARDS),
     "train.steps=4",
     "launch.threads=1",
 )
+MANAGED = tuple(f"rewards.{name}.placement=managed" for name in REWARDS)
 VICTIM = "yes_no"
 
 
@@ -54,32 +58,27 @@ def waits_for(url: str) -> bool:
 
 @pytest.mark.slow
 def test_a_service_killed_while_it_trains_changes_no_curve(tmp_path: Path):
-    undisturbed, disturbed = Place(tmp_path / "calm"), Place(tmp_path / "storm")
-    for place in (undisturbed, disturbed):
-        place.root.mkdir()
-    finished = [undisturbed.run(undisturbed.command(*overrides("calm")))]
-    killer = threading.Thread(target=kill_in_the_middle_of_a_step, args=(disturbed,), daemon=True)
+    place = Place(tmp_path / "storm")
+    place.root.mkdir()
+    killer = threading.Thread(target=kill_in_the_middle_of_a_step, args=(place,), daemon=True)
     killer.start()
-    finished.append(disturbed.run(disturbed.command(*overrides("storm"))))
-    for process in finished:
-        assert process.returncode == 0, process.stdout[-3000:] + process.stderr[-3000:]
-    calm, storm = undisturbed.only_run(), disturbed.only_run()
-    assert curves(storm) == curves(calm)
-    for run in (calm, storm):  # also what the killed service was asked after its restart
-        assert read_usage([run / "train/services" / NAME])["judges.scene"].questions > 0
+    process = place.run(place.command(overrides=(*THREE, *MANAGED)))
+    assert process.returncode == 0, process.stdout[-3000:] + process.stderr[-3000:]
+    storm = place.only_run()
+    calm = make_recipe_run(tmp_path / "calm", "tiny/base", place.settings(*THREE))
+    train(calm)
+    assert curves(storm) == curves(calm.root)
+    # Also what the killed service was asked after its restart.
+    assert read_usage([storm / "train/services" / NAME])["judges.scene"].questions > 0
     restarts = {name: one["restarts"] for name, (one,) in services(storm).items()}
     assert restarts == {name: int(name == VICTIM) for name in REWARDS}
-    assert "restarted in" in finished[1].stdout
-    require_table(disturbed)
+    assert "restarted in" in process.stdout
+    require_table(place)
     assert not processes_of(tmp_path)
 
 
 def curves(run: Path) -> list[dict[str, Any]]:
     return results(RunDirectory(run).metrics.read_text().splitlines())
-
-
-def overrides(name: str) -> tuple[str, ...]:
-    return ("--name", name, *(word for setting in THREE for word in ("--set", setting)))
 
 
 def require_table(place: Place) -> None:

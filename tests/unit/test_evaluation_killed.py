@@ -13,11 +13,15 @@ import time
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from atelier.config.paths import repository_root
 from atelier.data.prompts import Prompt, write_prompts
 from atelier.tracking.run_directory import RunDirectory, read_json_object
 from tests.support.judge_endpoint import Call, FakeJudge, judge_endpoint, said
 from tests.support.runs import environment, make_run
+
+pytestmark = pytest.mark.slow
 
 ANSWERED, IMAGES = 9, 6 * 4
 ENOUGH = 300.0  # seconds for a stage of so few images, on a machine that does other things too
