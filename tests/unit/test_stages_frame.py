@@ -127,7 +127,7 @@ def test_only_one_process_writes_a_stage(run, tmp_path):
     )
     try:
         assert holder.stdout.readline() == "held\n"
-        with pytest.raises(ConfigError, match=f"process {holder.pid} is writing"):
+        with pytest.raises(ConfigError, match=rf"process {holder.pid} on \S+ is writing"):
             execute(run, [])
     finally:
         holder.kill()

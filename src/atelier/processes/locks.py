@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 def holder(path: Path) -> str | None:
-    """ "PID on HOST", of who holds a lock file; None where nobody does. Changes nothing."""
+    """Who holds a lock file, as "PID on HOST"; None where nobody does. Changes nothing."""
     try:
         with path.open("r") as file:
             try:
