@@ -32,7 +32,7 @@ import httpx
 import numpy as np
 import psutil
 
-from atelier.config.rewards import RewardsConfig
+from atelier.config.sections.rewards import RewardsConfig
 from atelier.data.render import render
 from atelier.data.scenes import sample_scene
 from atelier.processes.supervised import SupervisedProcess

@@ -25,7 +25,7 @@ from atelier.stages.reward_services import RewardServices
 from PIL import Image
 
 from atelier.config.resolve import resolve
-from atelier.config.rewards import RewardsConfig
+from atelier.config.sections.rewards import RewardsConfig
 from atelier.rewards import RewardSet, ScoreBatch, build
 from atelier.tracking.run_directory import RunDirectory
 

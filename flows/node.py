@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from prefect import flow
 
-from atelier.config.schema import LaunchConfig
+from atelier.config.sections.launch import LaunchConfig
 from atelier.stages.nodes.board import WAIT_SECONDS
 from flows.frame import framed
 from tasks.node import help_train

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from atelier.cli.application import application
-from atelier.config.schema import PolicyConfig
+from atelier.config.sections.policy import PolicyConfig
 from atelier.data.prompts import write_prompts
 from atelier.errors import CheckpointError, ConfigError
 from atelier.export.deepgen import sft

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from atelier.config.resolve import load_stage_config
-from atelier.config.schema import PolicyConfig
+from atelier.config.sections.policy import PolicyConfig
 from atelier.export.deepgen.base import BaseDeepGen
 from atelier.export.deepgen.family import FAMILY
 from atelier.export.deepgen.sft import laid_onto, named_weights

@@ -20,7 +20,7 @@ import pytest
 
 from atelier.config.digest import scorer_digest
 from atelier.config.resolve import load_stage_config
-from atelier.config.rewards import JpegConfig
+from atelier.config.sections.rewards import JpegConfig
 from atelier.errors import Stopped
 from atelier.rewards.scorers.jpeg import JpegCompressibility
 from atelier.rewards.service.protocol import MANAGED_TOKEN_VARIABLE, TOKEN_VARIABLE

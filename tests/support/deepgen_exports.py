@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from atelier.config.schema import PolicyConfig, RunConfig
+from atelier.config.schema import RunConfig
+from atelier.config.sections.policy import PolicyConfig
 from atelier.policies.deepgen.source import open_source
 from tests.support import exports, random_deepgen
 from tests.support.exports import nudged, renamed, truncated, without_file, without_tensor

@@ -22,8 +22,8 @@ import pytest
 from PIL import Image
 
 from atelier.config.digest import scorer_digest
-from atelier.config.judge import JudgeConfig
-from atelier.config.rewards import YesNoConfig
+from atelier.config.sections.judge import JudgeConfig
+from atelier.config.sections.rewards import YesNoConfig
 from atelier.rewards import ScoreBatch
 from atelier.rewards.client.remote import RemoteScorer
 from atelier.rewards.scorers.judges import SharedJudge

@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 
-from atelier.config.judge import JudgeConfig
+from atelier.config.sections.judge import JudgeConfig
 from atelier.judge.answers import unfinished
 from atelier.judge.forms import (
     DimensionsForm,

@@ -15,7 +15,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
-from atelier.config.schema import LaunchConfig
+from atelier.config.sections.launch import LaunchConfig
 from atelier.training.distributed import World, join_world
 from flows.local_platform.loopback import free_port
 

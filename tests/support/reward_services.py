@@ -13,7 +13,7 @@ import uvicorn
 from PIL import Image
 
 from atelier.config.digest import scorer_digest
-from atelier.config.rewards import JpegConfig
+from atelier.config.sections.rewards import JpegConfig
 from atelier.rewards.base import Missing, Score, ScoreBatch, Scores
 from atelier.rewards.client.remote import RemoteScorer
 from atelier.rewards.scorers.jpeg import JpegIncompressibility

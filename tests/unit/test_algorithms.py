@@ -19,7 +19,8 @@ from atelier.algorithms.comparison import Comparison
 from atelier.algorithms.grpo import Grpo
 from atelier.algorithms.kl import k3, latent_mean, velocity
 from atelier.algorithms.policy_loss import clipped_policy_loss
-from atelier.config.schema import AlgorithmConfig, EmaConfig
+from atelier.config.sections.algorithm import AlgorithmConfig
+from atelier.config.sections.train import EmaConfig
 from atelier.data.prompts import Prompt
 from atelier.dynamics.log_probs import gaussian_mean, ratio_norm
 from atelier.dynamics.transitions import Transition, cps, flow_sde, steps_of, wan_sde

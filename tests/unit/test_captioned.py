@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 from pyarrow import parquet
 
-from atelier.config.schema import DataConfig
+from atelier.config.sections.data import DataConfig
 from atelier.data.captioned import captioned_table, count_pictures, picture_indices
 from atelier.data.ground_truth import ground_truth_image
 from atelier.data.parquet_pictures import picture_bytes

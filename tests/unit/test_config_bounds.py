@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from atelier.config.plan import plan
 from atelier.config.resolve import resolve
 from atelier.config.schema import RunConfig
-from atelier.config.servers import Placed
+from atelier.config.sections.servers import Placed
 from atelier.errors import ConfigError
 
 SECTIONS = ("rollout", "algorithm", "train", "evaluation")

@@ -3,7 +3,7 @@
 import pytest
 from pydantic import ValidationError
 
-from atelier.config.judge import BudgetConfig, JudgeConfig, PricesConfig
+from atelier.config.sections.judge import BudgetConfig, JudgeConfig, PricesConfig
 
 SOUND = {"model": "m"}
 REMOTE = {"placement": "remote", "urls": ["http://host/v1"]}

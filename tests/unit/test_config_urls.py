@@ -8,7 +8,7 @@ import yarl
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atelier.config.rewards import RewardsConfig
+from atelier.config.sections.rewards import RewardsConfig
 from atelier.config.urls import service_url_problem
 
 GOOD = [

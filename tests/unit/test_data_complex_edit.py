@@ -13,7 +13,7 @@ from atelier.config.paths import from_root
 from atelier.config.plan import plan
 from atelier.config.prompt_files import named_files, shards_of
 from atelier.config.resolve import resolve
-from atelier.config.schema import DataConfig
+from atelier.config.sections.data import DataConfig
 from atelier.data.ground_truth import picture_problem, source_image
 from atelier.data.parquet_pictures import picture_bytes
 from atelier.data.prepare import input_files, prepare

@@ -12,8 +12,8 @@ import pytest
 from PIL import Image
 from pydantic import ValidationError
 
-from atelier.config.edit_levels import levels_of
-from atelier.config.schema import DataConfig
+from atelier.config.sections.data import DataConfig
+from atelier.config.sections.edit_levels import levels_of
 from atelier.data.compound_check import check_compound
 from atelier.data.compound_edits import KINDS, CompoundEdit, Step, compound_edit, family, split_of
 from atelier.data.compound_words import WORDS, instruction, sequence

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from atelier.config.curriculum import CurriculumConfig
 from atelier.config.plan import plan
 from atelier.config.resolve import resolve
-from atelier.config.schema import DataConfig, RunConfig
+from atelier.config.schema import RunConfig
+from atelier.config.sections.curriculum import CurriculumConfig
+from atelier.config.sections.data import DataConfig
 from atelier.data.curriculum import curriculum_indices, first_step_of, level_of, mix
 from atelier.data.difficulty import read_scores, split, with_curriculum
 from atelier.data.prepare import input_files, prepare

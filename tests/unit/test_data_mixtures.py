@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from atelier.config.paths import repository_root
-from atelier.config.schema import DataConfig, EvaluationConfig, RunConfig
+from atelier.config.schema import RunConfig
+from atelier.config.sections.data import DataConfig
+from atelier.config.sections.evaluation import EvaluationConfig
 from atelier.config.without_effect import without_effect
 from atelier.data.mixtures import in_turns
 from atelier.data.prepare import input_files, prepare

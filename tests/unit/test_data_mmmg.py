@@ -9,7 +9,7 @@ import re
 import pytest
 from PIL import Image
 
-from atelier.config.schema import DataConfig
+from atelier.config.sections.data import DataConfig
 from atelier.data.prepare import prepare
 from atelier.data.prompts import read_prompts
 from atelier.data.readers.mmmg import picture_file, read

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from atelier.config.schema import DataConfig
+from atelier.config.sections.data import DataConfig
 from atelier.data import gold
 from atelier.data.edit_check import check_edit
 from atelier.data.edit_rows import edit_of

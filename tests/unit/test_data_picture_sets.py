@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from atelier.config.schema import DataConfig
+from atelier.config.sections.data import DataConfig
 from atelier.data.captioned import captioned_table, count_pictures, picture_indices
 from atelier.data.ground_truth import ground_truth_image
 from atelier.data.prepare import input_files, prepare

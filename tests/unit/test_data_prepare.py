@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from atelier.config.prompt_files import FOLDER_FILES
-from atelier.config.schema import DataConfig
+from atelier.config.sections.data import DataConfig
 from atelier.data.prepare import input_files, prepare
 from atelier.data.prompts import read_prompts
 from atelier.data.scenes import from_dict, prompt, split_of

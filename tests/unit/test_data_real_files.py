@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from atelier.config.prompt_files import FOLDER_FILES
-from atelier.config.schema import DataConfig
+from atelier.config.sections.data import DataConfig
 from atelier.data.point_rows import points_of
 from atelier.data.prepare import prepare
 from atelier.data.readers import read_prompts_file

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from atelier.config.schema import DataConfig
+from atelier.config.sections.data import DataConfig
 from atelier.data.prepare import prepare
 from atelier.data.prompts import read_prompts
 from atelier.data.riddles import COLOUR_CLUES, SHAPE_CLUES, riddle

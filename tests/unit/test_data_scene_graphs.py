@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 from PIL import Image
 
-from atelier.config.schema import DataConfig
+from atelier.config.sections.data import DataConfig
 from atelier.data.graph_check import check_graph
 from atelier.data.graph_rows import graph_of, graph_prompt
 from atelier.data.ground_truth import ground_truth_image, has_ground_truth

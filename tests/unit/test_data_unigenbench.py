@@ -12,7 +12,7 @@ import pytest
 from atelier.cli.tables import plan_table
 from atelier.config.plan import plan
 from atelier.config.resolve import resolve
-from atelier.config.schema import DataConfig
+from atelier.config.sections.data import DataConfig
 from atelier.data.prepare import prepare
 from atelier.data.prompts import read_prompts
 from atelier.data.readers import read_prompts_file

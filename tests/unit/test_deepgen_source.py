@@ -18,8 +18,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from atelier.config.facts.read import read_model_facts
-from atelier.config.policy_parts import TextConfig
-from atelier.config.schema import PolicyConfig, RunConfig
+from atelier.config.schema import RunConfig
+from atelier.config.sections.policy import PolicyConfig
+from atelier.config.sections.policy_parts import TextConfig
 from atelier.errors import CheckpointError, ConfigError
 from atelier.export.deepgen.base import BaseDeepGen
 from atelier.export.deepgen.sft import write_sft

@@ -12,7 +12,8 @@ import pytest
 from atelier.config.paths import repository_root
 from atelier.config.plan import plan
 from atelier.config.resolve import resolve
-from atelier.config.schema import LaunchConfig, TrainConfig
+from atelier.config.sections.launch import LaunchConfig
+from atelier.config.sections.train import TrainConfig
 from atelier.errors import PlanError
 from atelier.training.engines import deepspeed_file, read_deepspeed_config
 

@@ -14,8 +14,8 @@ from atelier.complex_edit.marks import Marks
 from atelier.config.paths import repository_root
 from atelier.config.plan import plan
 from atelier.config.resolve import resolve
-from atelier.config.rewards import ComplexEditConfig
 from atelier.config.schema import RunConfig
+from atelier.config.sections.rewards import ComplexEditConfig
 from atelier.data.compound_edits import CompoundEdit, Step
 from atelier.data.compound_words import instruction
 from atelier.data.scenes import SceneObject

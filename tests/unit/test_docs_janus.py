@@ -15,7 +15,8 @@ from atelier.config.paths import repository_root
 from atelier.config.plan import plan
 from atelier.config.rejections import rejections
 from atelier.config.resolve import resolve
-from atelier.config.schema import PolicyConfig, RunConfig
+from atelier.config.schema import RunConfig
+from atelier.config.sections.policy import PolicyConfig
 from atelier.config.theirs import JANUS_KEYS, JANUS_PAGE
 from atelier.config.token_rules import token_rejections
 from atelier.policies.janus.original_layout import to_original

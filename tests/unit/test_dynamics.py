@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from atelier.config.log_probs import USUAL_LOG_PROBS
-from atelier.config.schema import WindowConfig
+from atelier.config.sections.rollout import WindowConfig
 from atelier.dynamics.log_probs import LOG_PROBS
 from atelier.dynamics.schedules import sd3
 from atelier.dynamics.transitions import TRANSITIONS, Step, cps, flow_sde, ode, steps_of

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from atelier.config.schema import LaunchConfig, TrainConfig
+from atelier.config.sections.launch import LaunchConfig
+from atelier.config.sections.train import TrainConfig
 from atelier.training.distributed import World
 from atelier.training.engines import make_engine
 from tests.support.ranks import on_ranks

@@ -15,9 +15,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from atelier.cli.application import application
-from atelier.config.judge import JudgeConfig
 from atelier.config.resolve import resolve
-from atelier.config.schema import DataConfig, EvaluationConfig
+from atelier.config.sections.data import DataConfig
+from atelier.config.sections.evaluation import EvaluationConfig
+from atelier.config.sections.judge import JudgeConfig
 from atelier.data.edit_rows import edit_of
 from atelier.data.ground_truth import ground_truth_image, source_image
 from atelier.data.prompts import Prompt

@@ -11,7 +11,8 @@ import pytest
 from click.testing import CliRunner
 
 from atelier.cli.application import application
-from atelier.config.schema import DataConfig, EvaluationConfig
+from atelier.config.sections.data import DataConfig
+from atelier.config.sections.evaluation import EvaluationConfig
 from atelier.data.graph_rows import graph_of
 from atelier.data.prompts import Prompt
 from atelier.data.render import render_objects

@@ -6,8 +6,8 @@ import random
 import numpy as np
 import pytest
 
-from atelier.config.rewards import OcrConfig
-from atelier.config.schema import EvaluationConfig
+from atelier.config.sections.evaluation import EvaluationConfig
+from atelier.config.sections.rewards import OcrConfig
 from atelier.data.prompts import Prompt
 from atelier.data.render import render
 from atelier.data.scenes import Scene, Word, prompt, to_dict

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from atelier.config.schema import EvaluationConfig
+from atelier.config.sections.evaluation import EvaluationConfig
 from atelier.data.prompts import Prompt
 from atelier.errors import DataError
 from atelier.evaluation.evaluate import score_folder

@@ -10,7 +10,8 @@ from math import sqrt
 import numpy as np
 import pytest
 
-from atelier.config.schema import DataConfig, EvaluationConfig
+from atelier.config.sections.data import DataConfig
+from atelier.config.sections.evaluation import EvaluationConfig
 from atelier.data.edit_rows import edit_prompt
 from atelier.data.edits import edit
 from atelier.data.ground_truth import ground_truth_image, source_image

@@ -14,9 +14,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from atelier.cli.application import application
-from atelier.config.judge import JudgeConfig
 from atelier.config.paths import repository_root
-from atelier.config.schema import DataConfig, EvaluationConfig
+from atelier.config.sections.data import DataConfig
+from atelier.config.sections.evaluation import EvaluationConfig
+from atelier.config.sections.judge import JudgeConfig
 from atelier.data.prompts import Prompt
 from atelier.data.render import render
 from atelier.data.scene_tables import scene_table

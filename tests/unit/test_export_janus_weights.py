@@ -11,7 +11,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from atelier.config.schema import LoraConfig, RunConfig
+from atelier.config.schema import RunConfig
+from atelier.config.sections.policy import LoraConfig
 from atelier.errors import CheckpointError, ConfigError
 from atelier.export.adapter import export_adapter
 from atelier.export.families import family_of

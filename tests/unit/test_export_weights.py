@@ -9,7 +9,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from atelier.config.schema import ExportConfig, LoraConfig
+from atelier.config.sections.export import ExportConfig
+from atelier.config.sections.policy import LoraConfig
 from atelier.errors import CheckpointError, ConfigError
 from atelier.export.formats import require_survival
 from atelier.export.lora import lora_pairs, lora_update, require_update

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from atelier.config.digest import stage_digest
-from atelier.config.gpu_waiting import GpuWaitConfig
 from atelier.config.plan import plan
 from atelier.config.resolve import resolve
+from atelier.config.sections.gpu_waiting import GpuWaitConfig
 from atelier.errors import ConfigError, PlanError, Stopped
 from atelier.processes import gpus
 from atelier.processes.gpu_readings import Reading, free_gpus, read_gpus
@@ -227,7 +227,7 @@ def test_what_the_driver_says_is_read(nvml):
 WAITING = """
 import logging, sys
 from pathlib import Path
-from atelier.config.gpu_waiting import GpuWaitConfig
+from atelier.config.sections.gpu_waiting import GpuWaitConfig
 from atelier.processes import gpus
 
 gpus.visible_gpus = lambda: ["0", "1"]

@@ -7,7 +7,7 @@ import pytest
 import torch
 from diffusers import AutoencoderKL
 
-from atelier.config.policy_parts import VaeConfig
+from atelier.config.sections.policy_parts import VaeConfig
 from atelier.errors import Stopped
 from atelier.policies.grey_levels import as_grey_levels
 from atelier.policies.janus.pixels import to_uint8

@@ -11,9 +11,9 @@ from atelier.algorithms.base import Advantages
 from atelier.algorithms.grpo import Grpo
 from atelier.algorithms.introspection import final_rewards, first_accepted, segment_rewards
 from atelier.algorithms.kl import k3
-from atelier.config.ground_truth import GroundTruthConfig
-from atelier.config.learning_rate import ScheduleConfig, learning_rate
 from atelier.config.schema import RunConfig
+from atelier.config.sections.ground_truth import GroundTruthConfig
+from atelier.config.sections.learning_rate import ScheduleConfig, learning_rate
 from atelier.data.prompts import Prompt
 from atelier.policies.base import Part, Replay, Rollout, Sample
 from atelier.rewards.base import Scores

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 from pydantic import BaseModel
 
-from atelier.config.judge import JudgeConfig
+from atelier.config.sections.judge import JudgeConfig
 from atelier.judge import Answer, JsonForm, JudgeClient, Question
 from tests.support.judge_endpoint import (
     Call,

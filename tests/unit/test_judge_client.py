@@ -18,7 +18,7 @@ from fastapi.responses import Response
 from PIL import Image
 from pydantic import BaseModel, Field
 
-from atelier.config.judge import AnswerCacheConfig, BudgetConfig, JudgeConfig, PricesConfig
+from atelier.config.sections.judge import AnswerCacheConfig, BudgetConfig, JudgeConfig, PricesConfig
 from atelier.errors import ConfigError, Stopped
 from atelier.judge import (
     Answer,

@@ -6,7 +6,7 @@ import time
 import pytest
 from PIL import Image
 
-from atelier.config.judge import JudgeConfig
+from atelier.config.sections.judge import JudgeConfig
 from atelier.judge import JudgeClient, Question, YesNoForm
 from tests.support.judge_endpoint import error, judge_endpoint, said
 

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from atelier.config.judge import BudgetConfig, PricesConfig
+from atelier.config.sections.judge import BudgetConfig, PricesConfig
 from atelier.errors import Stopped
 from atelier.judge.ledger import BudgetSpent, Ledger, Usage, money
 

@@ -12,8 +12,8 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
 
-from atelier.config.judge import JudgeConfig
-from atelier.config.rewards import RewardsConfig
+from atelier.config.sections.judge import JudgeConfig
+from atelier.config.sections.rewards import RewardsConfig
 from atelier.errors import ConfigError
 from atelier.judge import Question, YesNoForm
 from atelier.judge_models import opening

@@ -6,7 +6,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from atelier.config.judge import JudgeConfig
+from atelier.config.sections.judge import JudgeConfig
 from atelier.judge import Answer, Question, YesNoForm
 from atelier.judge import sleep as sleep_module
 from atelier.judge.sleep import Sleeper

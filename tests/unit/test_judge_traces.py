@@ -12,8 +12,8 @@ import pytest
 import torch
 from PIL import Image
 
-from atelier.config.judge import JudgeConfig
 from atelier.config.schema import RunConfig
+from atelier.config.sections.judge import JudgeConfig
 from atelier.judge.forms import YesNoForm
 from atelier.judge.questions import Answer, Question
 from atelier.judge.replies import Reply

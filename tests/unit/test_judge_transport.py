@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from fastapi.responses import Response, StreamingResponse
 
-from atelier.config.judge import JudgeConfig, PricesConfig
+from atelier.config.sections.judge import JudgeConfig, PricesConfig
 from atelier.errors import ConfigError
 from atelier.judge import JudgeClient, NumberForm, Question
 from tests.support.forks import in_a_fork

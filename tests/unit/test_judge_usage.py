@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from atelier.config.judge import JudgeConfig
-from atelier.config.servers import ServerConfig
+from atelier.config.sections.judge import JudgeConfig
+from atelier.config.sections.servers import ServerConfig
 from atelier.judge import NumberForm, Question
 from atelier.judge.ledger import read_spent
 from atelier.judge.usage import NAME, JudgeUsage, UsageLog, read_usage

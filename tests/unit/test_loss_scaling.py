@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from atelier.config.schema import TrainConfig
+from atelier.config.sections.train import TrainConfig
 from atelier.errors import Stopped
 from atelier.training.checkpoint import Checkpoint, LoopState, load_checkpoint, save_checkpoint
 from atelier.training.distributed import World

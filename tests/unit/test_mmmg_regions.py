@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw, ImageFilter, ImageFont
 
-from atelier.config.regions import RegionsConfig
+from atelier.config.sections.regions import RegionsConfig
 from atelier.data.render import render
 from atelier.data.scenes import Scene, SceneObject, Word, sample_scene
 from atelier.errors import ConfigError

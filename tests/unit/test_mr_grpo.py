@@ -15,10 +15,10 @@ from atelier.algorithms.nft import nft_loss, optimality
 from atelier.algorithms.policy_loss import clipped_policy_loss
 from atelier.algorithms.ratio import ratio_of
 from atelier.algorithms.supervised import flow_matching_loss, loss_shares
-from atelier.config.learning_rate import ScheduleConfig, learning_rate
 from atelier.config.log_probs import USUAL_LOG_PROBS
-from atelier.config.schema import AlgorithmConfig
-from atelier.config.sft import SftConfig
+from atelier.config.sections.algorithm import AlgorithmConfig
+from atelier.config.sections.learning_rate import ScheduleConfig, learning_rate
+from atelier.config.sections.sft import SftConfig
 from atelier.dynamics.log_probs import LOG_PROBS
 from atelier.dynamics.schedules import training_level
 from atelier.dynamics.transitions import TRANSITIONS, noised, steps_of

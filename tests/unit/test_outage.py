@@ -4,7 +4,7 @@ import re
 import subprocess
 import sys
 
-from atelier.config.judge import JudgeConfig
+from atelier.config.sections.judge import JudgeConfig
 from atelier.judge import JudgeClient, NumberForm, Question
 from atelier.outage import Outage
 from tests.support.reward_services import BATCH, NAME, client

@@ -10,7 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from atelier.cli.application import application
-from atelier.config.schema import DataConfig, EvaluationConfig
+from atelier.config.sections.data import DataConfig
+from atelier.config.sections.evaluation import EvaluationConfig
 from atelier.data.readers.paircomp import read
 from atelier.data.scene_tables import scene_table
 from atelier.errors import DataError

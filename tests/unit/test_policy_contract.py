@@ -12,13 +12,10 @@ import torch
 from diffusers import StableDiffusion3Pipeline
 
 from atelier.algorithms.kl import KL_FORMS
-from atelier.config.schema import (
-    EvaluationConfig,
-    LoraConfig,
-    PolicyConfig,
-    RolloutConfig,
-    RunConfig,
-)
+from atelier.config.schema import RunConfig
+from atelier.config.sections.evaluation import EvaluationConfig
+from atelier.config.sections.policy import LoraConfig, PolicyConfig
+from atelier.config.sections.rollout import RolloutConfig
 from atelier.data.prompts import Prompt
 from atelier.data.scenes import Scene, SceneObject, to_dict
 from atelier.policies import embedding_cache

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 from transformers import GenerationConfig
 
-from atelier.config.qwen import ConditioningConfig
+from atelier.config.sections.qwen import ConditioningConfig
 from atelier.policies.language.adapters import (
     require_frozen,
     train_adapter,

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from atelier.config.qwen import ConditioningConfig
+from atelier.config.sections.qwen import ConditioningConfig
 from atelier.data.prompts import Prompt
 from atelier.errors import ConfigError, DataError
 from atelier.policies.language.plain_text import require_plain

@@ -19,7 +19,7 @@ from atelier.algorithms.policy_loss import (
     vespo_policy_loss,
 )
 from atelier.algorithms.ratio import LARGEST_LOG_RATIO, ratio_of
-from atelier.config.schema import AlgorithmConfig
+from atelier.config.sections.algorithm import AlgorithmConfig
 from atelier.policies.base import Replay
 
 LOG_RATIOS = [-1e4, -100.0, -30.0, 0.1, 30.0, 88.0, 100.0, 1e4]

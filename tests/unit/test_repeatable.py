@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from atelier.config.schema import LaunchConfig
+from atelier.config.sections.launch import LaunchConfig
 from atelier.errors import PlanError
 from atelier.training.repeatable import repeatable
 

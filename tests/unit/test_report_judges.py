@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from atelier.config.judge import PricesConfig
+from atelier.config.sections.judge import PricesConfig
 from atelier.judge.cache import ReplyCache
 from atelier.judge.ledger import Ledger, Usage
 from atelier.judge.replies import Reply

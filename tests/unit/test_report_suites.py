@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from atelier.config.schema import DataConfig, EvaluationConfig
+from atelier.config.sections.data import DataConfig
+from atelier.config.sections.evaluation import EvaluationConfig
 from atelier.data.prompts import write_prompts
 from atelier.data.render import render
 from atelier.data.scene_tables import scene_table

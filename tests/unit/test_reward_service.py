@@ -18,7 +18,7 @@ import pytest
 from PIL import Image
 
 from atelier.config.loopback import is_loopback
-from atelier.config.rewards import RewardsConfig
+from atelier.config.sections.rewards import RewardsConfig
 from atelier.errors import ConfigError
 from atelier.rewards.base import Missing
 from atelier.rewards.service.app import Limits, _proving

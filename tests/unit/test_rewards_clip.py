@@ -8,7 +8,7 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 from transformers import CLIPModel, CLIPProcessor
 
-from atelier.config.rewards import ClipSimilarityConfig, PickScoreConfig
+from atelier.config.sections.rewards import ClipSimilarityConfig, PickScoreConfig
 from atelier.errors import ConfigError
 from atelier.rewards import ScoreBatch
 from atelier.rewards.scorers.clip import ClipSimilarityScorer, PickScoreScorer

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 from pydantic import ValidationError
 
-from atelier.config.rewards import FormatConfig, LengthConfig
+from atelier.config.sections.rewards import FormatConfig, LengthConfig
 from atelier.rewards import Missing, ScoreBatch
 from atelier.rewards.scorers.completions import FormatScorer, LengthScorer
 

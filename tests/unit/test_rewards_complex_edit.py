@@ -12,8 +12,8 @@ import pytest
 from PIL import Image
 
 from atelier.complex_edit.marks import Marks
-from atelier.config.judge import JudgeConfig
-from atelier.config.rewards import ComplexEditConfig, RewardsConfig, SceneEditConfig
+from atelier.config.sections.judge import JudgeConfig
+from atelier.config.sections.rewards import ComplexEditConfig, RewardsConfig, SceneEditConfig
 from atelier.data.compound_edits import compound_edit
 from atelier.data.edit_rows import compound_prompt, edit_prompt
 from atelier.data.edits import edit

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from atelier.config.rewards import CustomRewardConfig, OcrConfig, RewardsConfig
+from atelier.config.sections.rewards import CustomRewardConfig, OcrConfig, RewardsConfig
 from atelier.rewards import Missing, ScoreBatch
 from atelier.rewards.registry import JUDGED, SCORERS
 from atelier.rewards.scorers.custom import FunctionScorer, custom_scorer

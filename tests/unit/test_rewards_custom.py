@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from atelier.config.custom_rewards import function_problem
-from atelier.config.rewards import RewardsConfig
+from atelier.config.sections.rewards import RewardsConfig
 from atelier.errors import ConfigError
 from atelier.rewards import Missing, ScoreBatch, build
 from atelier.rewards.checks import checked

@@ -3,7 +3,7 @@
 import pytest
 from PIL import Image
 
-from atelier.config.rewards import RewardsConfig
+from atelier.config.sections.rewards import RewardsConfig
 from atelier.data.gold import find_shapes
 from atelier.data.render import render
 from atelier.data.scenes import Scene, SceneObject

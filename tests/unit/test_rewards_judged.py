@@ -3,9 +3,9 @@
 import pytest
 from PIL import Image
 
-from atelier.config.judge import JudgeConfig
 from atelier.config.paths import from_root
-from atelier.config.rewards import RewardsConfig
+from atelier.config.sections.judge import JudgeConfig
+from atelier.config.sections.rewards import RewardsConfig
 from atelier.errors import ConfigError
 from atelier.judge.questions import answer_of
 from atelier.judge.replies import Failure, Parsed, Reply

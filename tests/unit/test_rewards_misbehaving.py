@@ -15,7 +15,7 @@ import httpx
 import pytest
 import uvicorn
 
-from atelier.config.rewards import CustomRewardConfig
+from atelier.config.sections.rewards import CustomRewardConfig
 from atelier.errors import ConfigError
 from atelier.legible import legible_error, legible_json
 from atelier.rewards import Missing, Reward, RewardSet, Scores

@@ -12,7 +12,7 @@ from atelier.algorithms.advantages import (
     group_advantages,
     weight_shares,
 )
-from atelier.config.rewards import RewardsConfig
+from atelier.config.sections.rewards import RewardsConfig
 from atelier.data.readers import deepgen
 from atelier.errors import ConfigError
 from atelier.rewards import Missing, Reward, RewardSet, ScoreBatch, Scores, build

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from atelier.config.judge import JudgeConfig
-from atelier.config.rewards import RewardsConfig
+from atelier.config.sections.judge import JudgeConfig
+from atelier.config.sections.rewards import RewardsConfig
 from atelier.data.graph_rows import graph_prompt
 from atelier.data.render import render_objects
 from atelier.data.scene_graphs import Link, SceneGraph

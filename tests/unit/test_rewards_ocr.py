@@ -5,7 +5,7 @@ import threading
 import pytest
 from PIL import Image, ImageDraw, ImageFont
 
-from atelier.config.rewards import JpegConfig, OcrConfig
+from atelier.config.sections.rewards import JpegConfig, OcrConfig
 from atelier.rewards import Missing, ScoreBatch
 from atelier.rewards.scorers import ocr_engine
 from atelier.rewards.scorers.jpeg import JpegCompressibility, JpegIncompressibility

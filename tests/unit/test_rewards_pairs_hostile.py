@@ -8,8 +8,8 @@ import pytest
 from fastapi.responses import HTMLResponse, JSONResponse, Response
 from PIL import Image
 
-from atelier.config.judge import JudgeConfig
-from atelier.config.rewards import RewardsConfig
+from atelier.config.sections.judge import JudgeConfig
+from atelier.config.sections.rewards import RewardsConfig
 from atelier.rewards import Missing, ScoreBatch
 from atelier.rewards.checks import checked
 from atelier.rewards.registry import JUDGED

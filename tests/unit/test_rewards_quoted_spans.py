@@ -3,7 +3,7 @@
 import pytest
 from PIL import Image
 
-from atelier.config.rewards import OcrConfig, SpansConfig
+from atelier.config.sections.rewards import OcrConfig, SpansConfig
 from atelier.data.readers.ocr_text import targets_of
 from atelier.rewards import Missing, ScoreBatch
 from atelier.rewards.images import drawn_word

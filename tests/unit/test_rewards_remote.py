@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from atelier.config.digest import scorer_digest
-from atelier.config.rewards import JpegConfig, OcrRewardConfig, RewardsConfig
+from atelier.config.sections.rewards import JpegConfig, OcrRewardConfig, RewardsConfig
 from atelier.errors import ConfigError, Stopped
 from atelier.rewards import Missing, Reward, RewardSet, build
 from atelier.rewards.service.app import Limits
@@ -328,7 +328,7 @@ WITHOUT_MODELS = """
 import sys
 for name in ("rapidocr", "onnxruntime", "cv2", "torch"):
     sys.modules[name] = None
-from atelier.config.rewards import RewardsConfig
+from atelier.config.sections.rewards import RewardsConfig
 from atelier.rewards import build
 section = {"placement": "remote", "urls": ["http://127.0.0.1:1"]}
 rewards = build(RewardsConfig.model_validate({"ocr": section}))

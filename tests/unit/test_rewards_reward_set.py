@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 from pydantic import ValidationError
 
-from atelier.config.rewards import JpegConfig, OcrRewardConfig, RewardsConfig
+from atelier.config.sections.rewards import JpegConfig, OcrRewardConfig, RewardsConfig
 from atelier.errors import ConfigError, Stopped
 from atelier.rewards import Missing, Reward, RewardSet, ScoreBatch, Scores, build, pil_images
 from atelier.rewards.asking_again import pause_seconds

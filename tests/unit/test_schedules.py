@@ -9,7 +9,7 @@ from diffusers import FlowMatchEulerDiscreteScheduler
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atelier.config.schema import RolloutConfig
+from atelier.config.sections.rollout import RolloutConfig
 from atelier.dynamics.schedules import (
     compressed,
     exponential_shift,

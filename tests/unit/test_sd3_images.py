@@ -11,9 +11,12 @@ import torch
 
 from atelier.config.digest import stage_digest
 from atelier.config.image_size import latent_side
-from atelier.config.policy_parts import VaeConfig
 from atelier.config.resolve import resolve
-from atelier.config.schema import EvaluationConfig, PolicyConfig, RolloutConfig, RunConfig
+from atelier.config.schema import RunConfig
+from atelier.config.sections.evaluation import EvaluationConfig
+from atelier.config.sections.policy import PolicyConfig
+from atelier.config.sections.policy_parts import VaeConfig
+from atelier.config.sections.rollout import RolloutConfig
 from atelier.data.prompts import Prompt
 from atelier.errors import ConfigError
 from atelier.policies.base import Part, Sample

@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from atelier.config.schema import PolicyConfig
+from atelier.config.sections.policy import PolicyConfig
 from atelier.errors import ConfigError
 from atelier.policies.sd3.loading import load_image_parts, load_text_encoders
 from tests.support.runs import untrained_pipeline

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from atelier.config.schema import LoraConfig
+from atelier.config.sections.policy import LoraConfig
 from atelier.policies.sd3.lora import add_adapter, peft_config
 from benchmarks.sd3_shape import Shape, build_transformer
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from atelier.config.schema import LoraConfig, PolicyConfig, RolloutConfig, RunConfig
+from atelier.config.schema import RunConfig
+from atelier.config.sections.policy import LoraConfig, PolicyConfig
+from atelier.config.sections.rollout import RolloutConfig
 from atelier.data.prompts import Prompt
 from atelier.policies.base import Part, Sample
 from atelier.policies.sd3.policy import SD3Policy

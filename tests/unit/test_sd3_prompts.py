@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from atelier.config.policy_parts import TextConfig
-from atelier.config.schema import PolicyConfig, RunConfig
+from atelier.config.schema import RunConfig
+from atelier.config.sections.policy import PolicyConfig
+from atelier.config.sections.policy_parts import TextConfig
 from atelier.policies import embedding_cache
 from atelier.policies.embedding_cache import (
     DiskCache,

@@ -9,8 +9,8 @@ import psutil
 import pytest
 from packaging.version import Version
 
-from atelier.config.judge import JudgeConfig
 from atelier.config.resolve import resolve
+from atelier.config.sections.judge import JudgeConfig
 from atelier.errors import ConfigError
 from atelier.rewards.registry import build
 from atelier.rewards.service.protocol import MANAGED_TOKEN_VARIABLE, TOKEN_VARIABLE

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from atelier.config.deepgen import BasesConfig
 from atelier.config.schema import RunConfig
+from atelier.config.sections.deepgen import BasesConfig
 from atelier.stages.baseline import local_model
 
 

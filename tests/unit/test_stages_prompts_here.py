@@ -16,7 +16,8 @@ from atelier.config.paths import repository_root
 from atelier.config.plan import plan
 from atelier.config.recipes import recipe_names, recipes_directory
 from atelier.config.resolve import resolve, write_stage_configs
-from atelier.config.schema import DataConfig, RunConfig
+from atelier.config.schema import RunConfig
+from atelier.config.sections.data import DataConfig
 from atelier.data.scene_tables import scene_tables
 from atelier.errors import DataError, PlanError
 from atelier.stages import prepare as stages_prepare

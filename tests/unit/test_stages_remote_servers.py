@@ -8,7 +8,7 @@ import pytest
 
 from atelier.config.digest import scorer_digest
 from atelier.config.resolve import resolve, write_stage_configs
-from atelier.config.rewards import JpegConfig
+from atelier.config.sections.rewards import JpegConfig
 from atelier.data.prompts import Prompt, write_prompts
 from atelier.errors import ConfigError, Stopped
 from atelier.stages import baseline, frame, remote_servers

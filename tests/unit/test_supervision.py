@@ -16,8 +16,8 @@ from torch import Tensor
 
 from atelier.algorithms.registry import make_algorithm
 from atelier.algorithms.supervised import flow_matching_loss
-from atelier.config.rewards import JpegConfig
 from atelier.config.schema import RunConfig
+from atelier.config.sections.rewards import JpegConfig
 from atelier.data.captioned import captioned_table
 from atelier.data.ground_truth import ground_truth_image
 from atelier.data.keys import key, uniform

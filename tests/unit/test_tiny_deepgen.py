@@ -12,7 +12,8 @@ import torch
 from diffusers import AutoencoderKL
 
 from atelier.config.facts.connector_fit import require_fitting
-from atelier.config.schema import PolicyConfig, RunConfig
+from atelier.config.schema import RunConfig
+from atelier.config.sections.policy import PolicyConfig
 from atelier.data.prompts import Prompt
 from atelier.errors import DataError
 from atelier.policies.deepgen.inputs import Reader

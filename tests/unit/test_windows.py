@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atelier.config.schema import WindowConfig
+from atelier.config.sections.rollout import WindowConfig
 from atelier.dynamics.windows import Window, draw_window, interval
 from atelier.policies.flow.parts import Part, parts_by_window, step_indices
 

@@ -18,8 +18,8 @@ import httpx
 import psutil
 import pytest
 
-from atelier.config.judge import JudgeConfig
 from atelier.config.paths import repository_root
+from atelier.config.sections.judge import JudgeConfig
 from atelier.data.questions import KINDS, ask
 from atelier.data.render import render
 from atelier.data.scenes import sample_scene

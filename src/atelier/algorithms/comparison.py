@@ -19,7 +19,8 @@ from atelier.algorithms.advantages import (
     whitened,
 )
 from atelier.algorithms.base import Advantages, Scored
-from atelier.config.schema import AlgorithmConfig, RunConfig
+from atelier.config.schema import RunConfig
+from atelier.config.sections.algorithm import AlgorithmConfig
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,8 @@ from atelier.algorithms.policy_loss import (
 )
 from atelier.algorithms.ratio import ratio_of
 from atelier.config.log_probs import clip_ranges
-from atelier.config.schema import AlgorithmConfig, RunConfig
+from atelier.config.schema import RunConfig
+from atelier.config.sections.algorithm import AlgorithmConfig
 
 
 @dataclass(frozen=True)

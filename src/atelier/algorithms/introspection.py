@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from atelier.config.tokens import Version
+from atelier.config.sections.tokens import Version
 
 
 @dataclass(frozen=True)

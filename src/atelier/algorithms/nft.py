@@ -17,7 +17,8 @@ from torch import Tensor
 from atelier.algorithms.base import Advantages, LossTerms, Replayed, Scored, spread
 from atelier.algorithms.comparison import Comparison
 from atelier.algorithms.kl import velocity as velocity_distance
-from atelier.config.schema import AdvantageUse, AlgorithmConfig, BehaviourSchedule, RunConfig
+from atelier.config.schema import RunConfig
+from atelier.config.sections.algorithm import AdvantageUse, AlgorithmConfig, BehaviourSchedule
 
 SMALLEST_WEIGHT = 1e-5
 # A relative difference of velocities that a wrong level or prompt makes, and rounding does not.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from atelier.config.sft import SftConfig
+from atelier.config.sections.sft import SftConfig
 
 
 def flow_matching_loss(velocity: Tensor, clean: Tensor, noise: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ from atelier.cli.options import (
 from atelier.config.paths import from_root, is_directory, make_folder, repository_root
 from atelier.config.plan import plan
 from atelier.config.resolve import resolve, write_stage_configs
-from atelier.config.schema import LAST_MEETING_PORT, LaunchConfig
+from atelier.config.sections.launch import LAST_MEETING_PORT, LaunchConfig
 from atelier.config.variables import taken
 from atelier.disk import stopped_when_full
 from atelier.errors import ConfigError

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from atelier.config.objective_rules import objective_rejections
-from atelier.config.schema import NftConfig, RunConfig
-from atelier.config.sections import Section
+from atelier.config.schema import RunConfig
+from atelier.config.sections.algorithm import NftConfig
+from atelier.config.sections.base import Section
 
 Rejections = Iterator[tuple[str, str]]
 

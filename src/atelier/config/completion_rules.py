@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from atelier.config.paths import from_root, is_file
-from atelier.config.qwen import TEXT_WINDOW
-from atelier.config.sampler import LORA_RANKS
 from atelier.config.schema import RunConfig
+from atelier.config.sections.qwen import TEXT_WINDOW
+from atelier.config.sections.sampler import LORA_RANKS
 from atelier.config.suite_data import usable_heldout
 
 Rejections = Iterator[tuple[str, str]]

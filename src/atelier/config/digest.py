@@ -6,9 +6,9 @@ import hashlib
 import json
 from typing import Any
 
-from atelier.config.judge import JudgeConfig
-from atelier.config.rewards import RewardSection
 from atelier.config.schema import RunConfig
+from atelier.config.sections.judge import JudgeConfig
+from atelier.config.sections.rewards import RewardSection
 
 # The part of `evaluation` that shapes training: what the trainer generates periodically.
 _PERIODIC = frozenset(

@@ -10,10 +10,10 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from atelier.config.judge import JudgeConfig
-from atelier.config.questions import Asked
-from atelier.config.rewards import JudgedSection
 from atelier.config.schema import RunConfig
+from atelier.config.sections.judge import JudgeConfig
+from atelier.config.sections.questions import Asked
+from atelier.config.sections.rewards import JudgedSection
 
 PICTURE_TOKENS = 1000  # of 1024 x 1024 pixels: 765 to GPT-4o, 1 369 to Qwen2.5-VL
 SMALL_PICTURE_TOKENS = 85  # with image_detail: low
@@ -162,3 +162,20 @@ def _limit(judge: JudgeConfig) -> int | None:
     """Tokens of an answer at most, where the parameters of its calls say it."""
     found = [judge.parameters.get(name) for name in _LIMITS]
     return next((one for one in found if isinstance(one, int) and one > 0), None)
+
+
+def judges_asked_here(config: RunConfig, rewards: bool = True) -> list[str]:
+    """Names of the judges that the run itself asks, in the order of `judges`: a remote reward's is
+    its service's own business.
+
+    Args:
+        rewards: whether those of rewards count, or the suite's alone.
+    """
+    asked = {config.evaluation.judge}
+    if rewards:
+        asked |= {
+            one.judge
+            for one in config.rewards.sections().values()
+            if isinstance(one, JudgedSection) and one.placement != "remote"
+        }
+    return [name for name in config.judges if name in asked]

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
 
-from atelier.config.judge import JudgeConfig
-from atelier.config.questions import PROMPT
-from atelier.config.rewards import JudgedSection, RewardsConfig
-
-if TYPE_CHECKING:
-    from atelier.config.schema import RunConfig
+from atelier.config.sections.judge import JudgeConfig
+from atelier.config.sections.questions import PROMPT
+from atelier.config.sections.rewards import JudgedSection, RewardsConfig
 
 
 def judge_conflicts(
@@ -41,23 +37,6 @@ def judge_warnings(rewards: RewardsConfig) -> Iterator[tuple[str, str]]:
             f"none has {PROMPT}, so every image is asked the same and its prompt does not matter; "
             "write it where a prompt belongs, unless that is meant",
         )
-
-
-def judges_asked_here(config: RunConfig, rewards: bool = True) -> list[str]:
-    """Names of the judges that the run itself asks, in the order of `judges`: a remote reward's is
-    its service's own business.
-
-    Args:
-        rewards: whether those of rewards count, or the suite's alone.
-    """
-    asked = {config.evaluation.judge}
-    if rewards:
-        asked |= {
-            one.judge
-            for one in config.rewards.sections().values()
-            if isinstance(one, JudgedSection) and one.placement != "remote"
-        }
-    return [name for name in config.judges if name in asked]
 
 
 def _or(path: str) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from atelier.config.schema import RolloutConfig, RunConfig
+from atelier.config.schema import RunConfig
+from atelier.config.sections.rollout import RolloutConfig
 
 # CPS has no other: its Gaussian diverges as std goes to 0, and ratio_norm assumes the Gaussian.
 USUAL_LOG_PROBS = {

@@ -13,8 +13,9 @@ from atelier.config.facts.janus import JanusFacts
 from atelier.config.facts.qwen import QwenFacts
 from atelier.config.facts.read import Facts, source
 from atelier.config.paths import from_root, is_directory, is_file
-from atelier.config.policy_parts import holds_weights_alone
-from atelier.config.schema import PolicyConfig, RunConfig
+from atelier.config.schema import RunConfig
+from atelier.config.sections.policy import PolicyConfig
+from atelier.config.sections.policy_parts import holds_weights_alone
 from atelier.errors import ConfigError
 from atelier.weight_index import WEIGHTS_INDEX, weight_files
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from atelier.config.log_probs import clip_ranges
-from atelier.config.schema import AlgorithmConfig, RunConfig
+from atelier.config.schema import RunConfig
+from atelier.config.sections.algorithm import AlgorithmConfig
 
 Rejections = Iterator[tuple[str, str]]
 

@@ -11,12 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from atelier.config.divisors import counted, nearest_divisors
-from atelier.config.judge import JudgeConfig
 from atelier.config.paths import from_root
-from atelier.config.rewards import JudgedSection
-from atelier.config.sampler import SamplerConfig
 from atelier.config.schema import RunConfig
-from atelier.config.servers import Placed
+from atelier.config.sections.judge import JudgeConfig
+from atelier.config.sections.rewards import JudgedSection
+from atelier.config.sections.sampler import SamplerConfig
+from atelier.config.sections.servers import Placed
 
 LARGEST_ON_CPU = 10**9  # bytes of weights that still answer in seconds
 SAMPLER = "rollout.sampler"

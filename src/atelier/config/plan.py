@@ -29,7 +29,8 @@ from atelier.config.objective_rules import objective_warnings
 from atelier.config.placement import placement_rows, placement_warnings
 from atelier.config.policy_rules import policy_warnings
 from atelier.config.rejections import rejections, rewards_in_use
-from atelier.config.schema import LOOPBACK, RunConfig
+from atelier.config.schema import RunConfig
+from atelier.config.sections.launch import LOOPBACK
 from atelier.config.sft_rules import sft_warnings
 from atelier.config.space import space_warnings
 from atelier.config.suite_data import usable_heldout

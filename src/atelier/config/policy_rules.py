@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from atelier.config.deepgen import BasesConfig
-from atelier.config.policy_parts import holds_weights_alone
 from atelier.config.schema import RunConfig
+from atelier.config.sections.deepgen import BasesConfig
+from atelier.config.sections.policy_parts import holds_weights_alone
 
 
 def policy_rejections(config: RunConfig) -> Iterator[tuple[str, str]]:

@@ -22,8 +22,9 @@ from atelier.config.prompt_files import (
     named_files,
 )
 from atelier.config.reward_names import ours, unset_problem
-from atelier.config.rewards import JudgedSection, RewardsConfig
-from atelier.config.schema import RolloutConfig, RunConfig, WindowConfig
+from atelier.config.schema import RunConfig
+from atelier.config.sections.rewards import JudgedSection, RewardsConfig
+from atelier.config.sections.rollout import RolloutConfig, WindowConfig
 from atelier.config.sft_rules import sft_rejections
 from atelier.config.suite_data import has_edits, has_graphs
 from atelier.config.suite_rules import licence_rejections, suite_rejections

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Collection, Sequence
 
-from atelier.config.rewards import RewardsConfig
+from atelier.config.sections.rewards import RewardsConfig
 
 SLOTS_PAGE = "docs/reward-slots.md"
 OWN_PAGE = "docs/extending.md"

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from atelier.config.divisors import counted, nearest_multiples
 from atelier.config.prompt_files import can_be_had, shards_of
-from atelier.config.sft import PicturesConfig
-
-if TYPE_CHECKING:
-    from atelier.config.schema import RunConfig
+from atelier.config.schema import RunConfig
+from atelier.config.sections.sft import PicturesConfig
 
 Rejections = Iterator[tuple[str, str]]
 

@@ -18,8 +18,8 @@ from atelier.config.memory.janus import packed_bytes
 from atelier.config.memory.qwen import packed_completion_bytes
 from atelier.config.memory.sd3 import stored_latents
 from atelier.config.paths import runs_root
-from atelier.config.policy_parts import DTYPE_BYTES
 from atelier.config.schema import RunConfig
+from atelier.config.sections.policy_parts import DTYPE_BYTES
 from atelier.config.work import work
 from atelier.disk import amount, free_bytes
 

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
-from atelier.config.datasets import lacks_target
 from atelier.config.prompt_files import EDIT_SOURCES, PAIR_SOURCES
-
-if TYPE_CHECKING:
-    from atelier.config.schema import DataConfig
+from atelier.config.sections.data import DataConfig
+from atelier.config.sections.datasets import lacks_target
 
 LICENSED = "complex_edit"  # the source whose licence is to be accepted
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from atelier.config.completion_rules import completion_rejections
 from atelier.config.custom_rewards import says_range
-from atelier.config.policy_parts import holds_weights_alone
 from atelier.config.prompt_files import EDIT_SOURCES, PAIR_SOURCES
 from atelier.config.schema import RunConfig
+from atelier.config.sections.policy_parts import holds_weights_alone
 from atelier.config.suite_data import has_edits, has_pairs
 
 Rejections = Iterator[tuple[str, str]]

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from atelier.config.schema import AlgorithmConfig
+from atelier.config.sections.algorithm import AlgorithmConfig
 from atelier.config.yaml_files import Layer, Origin
 from atelier.errors import ConfigError
 

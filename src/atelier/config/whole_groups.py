@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 
-from atelier.config.rewards import RewardsConfig
 from atelier.config.schema import RunConfig
+from atelier.config.sections.rewards import RewardsConfig
 
 
 def comparing_rewards(rewards: RewardsConfig) -> list[str]:

@@ -10,14 +10,16 @@ from functools import reduce
 from pydantic import BaseModel
 
 from atelier.config.facts.deepgen import of_checkpoint
-from atelier.config.gpu_waiting import GpuWaitConfig
-from atelier.config.ground_truth import GroundTruthConfig
-from atelier.config.learning_rate import ScheduleConfig
-from atelier.config.mirrors import MirrorConfig, MirrorsConfig
 from atelier.config.placement import gpus_wanted
-from atelier.config.rewards import OcrConfig, SpansConfig
-from atelier.config.schema import LORA_TARGETS, DataConfig, RunConfig
-from atelier.config.sft import PicturesConfig, SftConfig
+from atelier.config.schema import RunConfig
+from atelier.config.sections.data import DataConfig
+from atelier.config.sections.gpu_waiting import GpuWaitConfig
+from atelier.config.sections.ground_truth import GroundTruthConfig
+from atelier.config.sections.learning_rate import ScheduleConfig
+from atelier.config.sections.mirrors import MirrorConfig, MirrorsConfig
+from atelier.config.sections.policy import LORA_TARGETS
+from atelier.config.sections.rewards import OcrConfig, SpansConfig
+from atelier.config.sections.sft import PicturesConfig, SftConfig
 from atelier.config.suite_data import heldout_format
 from atelier.config.suite_rules import licensed
 

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from atelier.config.paths import from_root
 from atelier.config.prompt_files import shards_of
-from atelier.config.sft import PictureFile, PicturesConfig
+from atelier.config.sections.sft import PictureFile, PicturesConfig
 from atelier.data.keys import key
 from atelier.data.prompts import Prompt, PromptSet
 from atelier.data.readers import captioned
@@ -24,7 +24,7 @@ TABLE = "sft"
 
 
 class CaptionedConfig(Protocol):
-    """What of the section `data` says which pictures (atelier.config.schema.DataConfig)."""
+    """What of the section `data` says which pictures (atelier.config.sections.data)."""
 
     @property
     def sft(self) -> PicturesConfig: ...

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from atelier.config.datasets import TARGET_REWARDS, SamplingMode
 from atelier.config.reward_names import ours
+from atelier.config.sections.datasets import TARGET_REWARDS, SamplingMode
 from atelier.data.prompts import Prompt
 
 

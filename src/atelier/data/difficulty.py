@@ -25,7 +25,7 @@ SHOWN = 5
 
 
 class Curriculum(Protocol):
-    """The section `data.curriculum` (atelier.config.curriculum.CurriculumConfig)."""
+    """The section `data.curriculum` (atelier.config.sections.curriculum.CurriculumConfig)."""
 
     @property
     def scores(self) -> str | None: ...

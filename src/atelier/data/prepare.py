@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from atelier.config.datasets import SamplingMode
 from atelier.config.prompt_files import named_files
+from atelier.config.sections.datasets import SamplingMode
 from atelier.config.sft_rules import picture_files
 from atelier.data import mixtures
 from atelier.data.captioned import CaptionedConfig, captioned_table, named_sets
@@ -25,7 +25,7 @@ from atelier.errors import DataError
 
 
 class MixedDataset(Protocol):
-    """What a mixture says of one of its data sets (atelier.config.datasets)."""
+    """What a mixture says of one of its data sets (atelier.config.sections.datasets)."""
 
     @property
     def sample_weight(self) -> float: ...
@@ -34,7 +34,7 @@ class MixedDataset(Protocol):
 
 
 class DataConfig(FilesConfig, ScenesConfig, CaptionedConfig, Protocol):
-    """What `prepare` needs of the configuration (atelier.config.schema.DataConfig)."""
+    """What `prepare` needs of the configuration (atelier.config.sections.data)."""
 
     @property
     def curriculum(self) -> Curriculum: ...

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from atelier.config.datasets import SamplingMode
+from atelier.config.sections.datasets import SamplingMode
 from atelier.data.keys import key
 from atelier.data.paired_epochs import draw_others, draw_rows
 from atelier.data.prompts import Prompt

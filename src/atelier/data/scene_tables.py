@@ -27,7 +27,7 @@ FRUITLESS_DRAWS = 500  # so many in a row without a new prompt: there are no mor
 
 
 class ScenesConfig(TablesConfig, Protocol):
-    """What of the section `data` says which scenes (atelier.config.schema.DataConfig)."""
+    """What of the section `data` says which scenes (atelier.config.sections.data)."""
 
     @property
     def scene_kind(self) -> Kind: ...

@@ -37,7 +37,7 @@ class Row:
 
 
 class FilesConfig(NamedPaths, TablesConfig, Protocol):
-    """What of the section `data` says which files (atelier.config.schema.DataConfig)."""
+    """What of the section `data` says which files (atelier.config.sections.data)."""
 
     def levels_for(self, source: str) -> tuple[int, ...]: ...
     @property

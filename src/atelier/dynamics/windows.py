@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 import random
 
-from atelier.config.schema import WindowConfig
+from atelier.config.sections.rollout import WindowConfig
 from atelier.data.keys import key
 
 EXPONENTIAL_RATE, EXPONENTIAL_FROM = 0.1, 13  # of exp_decay, as published

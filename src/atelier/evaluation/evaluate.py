@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from atelier.config.schema import EvaluationConfig
+from atelier.config.sections.evaluation import EvaluationConfig
 from atelier.data.prompts import Prompt
 from atelier.evaluation.files import read_completions, read_images, write_results
 from atelier.evaluation.judging import SuiteJudge

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from atelier.config.judge import JudgeConfig
 from atelier.config.schema import RunConfig
+from atelier.config.sections.judge import JudgeConfig
 from atelier.config.suite_rules import judge_is_reward
 from atelier.errors import Stopped
 from atelier.judge import usage as judge_usage

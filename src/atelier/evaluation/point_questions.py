@@ -15,8 +15,8 @@ from typing import Any, Protocol
 
 from PIL.Image import Image
 
-from atelier.config.judge import JudgeConfig
-from atelier.config.schema import UniGenBenchConfig
+from atelier.config.sections.judge import JudgeConfig
+from atelier.config.sections.suites import UniGenBenchConfig
 from atelier.judge.answers import read_text
 from atelier.judge.forms import YesNoForm
 from atelier.judge.questions import Answer, Question

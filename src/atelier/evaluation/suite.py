@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from atelier.config.schema import EvaluationConfig
+from atelier.config.sections.evaluation import EvaluationConfig
 from atelier.evaluation.image_statistics import image_statistics
 from atelier.evaluation.judging import SuiteJudge
 from atelier.evaluation.requests import ImageRequest

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from atelier.config.schema import LoraConfig
+from atelier.config.sections.policy import LoraConfig
 from atelier.export.base import BaseModel
 from atelier.export.clean_process.digests import tensors_digest
 from atelier.export.families import family_of

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from torch import Tensor
 
-from atelier.config.schema import LoraConfig, RunConfig
+from atelier.config.schema import RunConfig
+from atelier.config.sections.policy import LoraConfig
 from atelier.data.prompts import Prompt
 from atelier.errors import CheckpointError
 from atelier.export.base import BaseModel

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import torch
 
-from atelier.config.schema import ExportConfig, LoraConfig
+from atelier.config.sections.export import ExportConfig
+from atelier.config.sections.policy import LoraConfig
 from atelier.errors import AtelierError, CheckpointError, ConfigError
 from atelier.export.adapter import export_adapter
 from atelier.export.base import BaseModel

@@ -13,7 +13,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from atelier.config.facts.targets import is_targeted
-from atelier.config.schema import LoraConfig
+from atelier.config.sections.policy import LoraConfig
 from atelier.errors import CheckpointError
 
 _NAME = re.compile(

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from atelier.config.schema import LoraConfig
+from atelier.config.sections.policy import LoraConfig
 from atelier.errors import CheckpointError
 from atelier.export.base import BaseModel
 from atelier.export.clean_process.digests import lines_digest, tensor_line

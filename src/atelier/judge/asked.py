@@ -7,7 +7,7 @@ from typing import Any
 
 from PIL.Image import Image
 
-from atelier.config.judge import JudgeConfig
+from atelier.config.sections.judge import JudgeConfig
 from atelier.judge.pictures import data_uri, fingerprint, prepared
 from atelier.judge.questions import Question
 from atelier.judge.replies import Failure, Parsed, Reply

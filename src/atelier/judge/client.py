@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Self, TypeVar
 
 from atelier.config.access_tokens import access_token
-from atelier.config.judge import JudgeConfig
+from atelier.config.sections.judge import JudgeConfig
 from atelier.errors import ConfigError, Stopped
 from atelier.event_loop import Closed, EventLoop, Forked
 from atelier.judge.asked import Asked, Measured, Messages, complaint

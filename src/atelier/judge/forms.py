@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol, get_args, get_origin
 
 from pydantic import BaseModel
 
-from atelier.config.judge import JudgeConfig
+from atelier.config.sections.judge import JudgeConfig
 from atelier.judge import answers
 from atelier.judge.probability import read_yes
 from atelier.judge.replies import Failure, Parsed, Reply

@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from atelier.config.judge import BudgetConfig, PricesConfig
+from atelier.config.sections.judge import BudgetConfig, PricesConfig
 from atelier.errors import Stopped
 from atelier.judge.usage import JudgeUsage
 

@@ -22,7 +22,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from atelier.config.paths import from_root
-from atelier.config.policy_parts import TextConfig
+from atelier.config.sections.policy_parts import TextConfig
 from atelier.permissions import as_usual
 
 logger = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 
 import torch
 
-from atelier.config.policy_parts import Dtype
+from atelier.config.sections.policy_parts import Dtype
 
 _AUTOCAST = {"float32": None, "bfloat16": torch.bfloat16, "float16": torch.float16}
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from atelier.config.sampler import SamplerConfig
 from atelier.config.schema import RunConfig
+from atelier.config.sections.sampler import SamplerConfig
 from atelier.policies.base import Policy
 
 if TYPE_CHECKING:

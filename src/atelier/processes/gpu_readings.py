@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from atelier.config.gpu_waiting import GpuWaitConfig
+from atelier.config.sections.gpu_waiting import GpuWaitConfig
 from atelier.errors import ConfigError
 
 MEGABYTE = 1024**2

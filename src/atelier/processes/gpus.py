@@ -19,8 +19,8 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from atelier.config.gpu_waiting import GpuWaitConfig
 from atelier.config.paths import repository_root
+from atelier.config.sections.gpu_waiting import GpuWaitConfig
 from atelier.errors import PlanError, Stopped
 from atelier.processes.gpu_readings import Reading, free_gpus, read_gpus
 

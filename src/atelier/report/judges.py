@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from atelier.config.judge import JudgeConfig
-from atelier.config.rewards import JudgedSection
 from atelier.config.schema import RunConfig
+from atelier.config.sections.judge import JudgeConfig
+from atelier.config.sections.rewards import JudgedSection
 from atelier.judge.cache import cache_bytes
 from atelier.judge.ledger import read_spent
 from atelier.judge.usage import NAME, JudgeUsage, read_usage

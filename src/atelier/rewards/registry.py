@@ -10,8 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from atelier.config.digest import scorer_digest
-from atelier.config.judge import JudgeConfig
-from atelier.config.rewards import CustomRewardConfig, JudgedSection, RewardsConfig, RewardSection
+from atelier.config.sections.judge import JudgeConfig
+from atelier.config.sections.rewards import (
+    CustomRewardConfig,
+    JudgedSection,
+    RewardsConfig,
+    RewardSection,
+)
 from atelier.errors import ConfigError
 from atelier.rewards.base import Scorer
 from atelier.rewards.client.remote import RemoteScorer

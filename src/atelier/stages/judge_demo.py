@@ -19,8 +19,8 @@ from pathlib import Path
 import numpy as np
 from PIL.Image import Image
 
-from atelier.config.judge import JudgeConfig
 from atelier.config.paths import from_root, make_folder
+from atelier.config.sections.judge import JudgeConfig
 from atelier.data.questions import caption_question
 from atelier.data.scenes import prompt, sample_scene
 from atelier.disk import stopped_when_full

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from atelier.config.paths import from_root, is_file, repository_root
 from atelier.config.plan import Plan, plan
 from atelier.config.prompt_files import named_files
-from atelier.config.schema import DataConfig, RunConfig
+from atelier.config.schema import RunConfig
+from atelier.config.sections.data import DataConfig
 from atelier.config.sft_rules import picture_files
 from atelier.errors import DataError, PlanError
 from atelier.stages.readable import require_texts

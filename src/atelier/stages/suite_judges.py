@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from atelier.config.completion import CompletionConfig
-from atelier.config.rewards import RewardsConfig
 from atelier.config.schema import RunConfig
+from atelier.config.sections.completion import CompletionConfig
+from atelier.config.sections.rewards import RewardsConfig
 from atelier.evaluation.judging import SuiteJudge, suite_judge
 from atelier.rewards.registry import reachable_judges
 from atelier.rewards.service.protocol import MANAGED_TOKEN_VARIABLE

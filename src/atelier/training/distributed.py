@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from atelier.config.schema import LaunchConfig
+from atelier.config.sections.launch import LaunchConfig
 from atelier.errors import ConfigError
 
 COLLECTIVE_TIMEOUT = timedelta(minutes=30)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from atelier.config.schema import EmaConfig
+from atelier.config.sections.train import EmaConfig
 
 
 def ema_decay(updates: int, largest: float) -> float:

@@ -21,8 +21,9 @@ import torch
 from torch import Tensor, nn
 
 from atelier.config.paths import repository_root
-from atelier.config.policy_parts import Dtype
-from atelier.config.schema import LaunchConfig, TrainConfig
+from atelier.config.sections.launch import LaunchConfig
+from atelier.config.sections.policy_parts import Dtype
+from atelier.config.sections.train import TrainConfig
 from atelier.errors import Stopped
 from atelier.training.distributed import World
 from atelier.training.weights import copies, put_weights

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from atelier.algorithms.base import Advantages
-from atelier.config.objective import LossMean
+from atelier.config.sections.objective import LossMean
 from atelier.policies.base import Part, Rollout
 from atelier.training.distributed import World
 

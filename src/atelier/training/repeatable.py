@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import torch
 
-from atelier.config.schema import LaunchConfig
+from atelier.config.sections.launch import LaunchConfig
 from atelier.errors import PlanError
 
 # What cuBLAS wants before it sums in a fixed order; read when it is first used.

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from atelier.algorithms.base import Advantages, Algorithm, LossTerms
-from atelier.config.learning_rate import learning_rate
 from atelier.config.schema import RunConfig
+from atelier.config.sections.learning_rate import learning_rate
 from atelier.errors import Stopped
 from atelier.policies.base import Part, Policy, Replay, Rollout
 from atelier.training.distributed import World

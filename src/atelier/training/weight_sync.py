@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from atelier.config.placement import SAMPLER
-from atelier.config.sampler import SamplerConfig
 from atelier.config.schema import RunConfig
+from atelier.config.sections.sampler import SamplerConfig
 from atelier.errors import AtelierError, ConfigError
 from atelier.judge.client import token_of
 from atelier.policies.base import Policy

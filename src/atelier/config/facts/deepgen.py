@@ -13,8 +13,9 @@ from atelier.config.facts.connector_fit import require_fitting
 from atelier.config.facts.files import Tensors, below, count, read_json, stored_bytes, tensors_in
 from atelier.config.facts.sd3 import SD3Facts, painted_shape, weights_of
 from atelier.config.facts.targets import adapter_parameters, modules, unknown_targets
-from atelier.config.policy_parts import holds_weights_alone
-from atelier.config.schema import LORA_TARGETS, PolicyConfig, RunConfig
+from atelier.config.schema import RunConfig
+from atelier.config.sections.policy import LORA_TARGETS, PolicyConfig
+from atelier.config.sections.policy_parts import holds_weights_alone
 from atelier.errors import ConfigError
 
 FOLDERS = ("transformer", "vae", "scheduler", "vlm", "connector", "tokenizer")

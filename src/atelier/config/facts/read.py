@@ -22,7 +22,8 @@ from atelier.config.facts.known_sd3 import PIPELINES, known_sd3
 from atelier.config.facts.qwen import INDEX, KINDS, QwenFacts, read_qwen
 from atelier.config.facts.sd3 import SD3Facts, read_sd3
 from atelier.config.paths import from_root, is_directory
-from atelier.config.schema import PolicyConfig, RunConfig
+from atelier.config.schema import RunConfig
+from atelier.config.sections.policy import PolicyConfig
 from atelier.config.theirs import JANUS_PAGE
 from atelier.errors import ConfigError
 from atelier.weight_index import WEIGHTS_INDEX

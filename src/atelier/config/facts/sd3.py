@@ -9,7 +9,8 @@ from atelier.config.facts.base import ModelFacts
 from atelier.config.facts.files import Tensors, count, read_json, stored_bytes, tensors_in
 from atelier.config.facts.targets import adapter_parameters, modules, unknown_targets
 from atelier.config.image_size import latent_side, vae_factor
-from atelier.config.schema import LORA_TARGETS, RunConfig
+from atelier.config.schema import RunConfig
+from atelier.config.sections.policy import LORA_TARGETS
 from atelier.errors import ConfigError
 
 _TEXT_ENCODERS = ("text_encoder", "text_encoder_2", "text_encoder_3")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 from atelier.config.facts.files import Tensors
-from atelier.config.schema import LoraConfig
+from atelier.config.sections.policy import LoraConfig
 
 Modules = Mapping[str, tuple[int, ...]]
 """Shape of the weight of every module."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from atelier.config.facts.deepgen import DeepGenFacts
 from atelier.config.facts.sd3 import SD3Facts
-from atelier.config.policy_parts import DTYPE_BYTES
 from atelier.config.schema import RunConfig
+from atelier.config.sections.policy_parts import DTYPE_BYTES
 
 _OF_WIDTH = 11  # norms in float32 twice, and queries, keys, values and outputs
 _OF_FEED_FORWARD = 2

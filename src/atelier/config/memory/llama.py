@@ -14,8 +14,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from atelier.config.facts.base import LanguageFacts
-from atelier.config.policy_parts import DTYPE_BYTES
-from atelier.config.schema import PolicyConfig
+from atelier.config.sections.policy import PolicyConfig
+from atelier.config.sections.policy_parts import DTYPE_BYTES
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from atelier.config.facts.base import ModelFacts
-from atelier.config.policy_parts import DTYPE_BYTES
-from atelier.config.schema import PolicyConfig, RunConfig
+from atelier.config.schema import RunConfig
+from atelier.config.sections.policy import PolicyConfig
+from atelier.config.sections.policy_parts import DTYPE_BYTES
 
 # Parameters of a bucket of configs/deepspeed, by launch.zero_tuning: what is reduced at once, and
 # gathered, which ZeRO-3 does beside the block it is at.

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from atelier.config.facts.sd3 import SD3Facts
-from atelier.config.policy_parts import DTYPE_BYTES
 from atelier.config.schema import RunConfig
+from atelier.config.sections.policy_parts import DTYPE_BYTES
 from atelier.disk import amount
 
 _GIGABYTE = 10**9

@@ -27,8 +27,8 @@ from atelier.config.memory.parts import Own
 from atelier.config.memory.replay import language_copies, largest, replays
 from atelier.config.memory.sequences import PROMPT_TOKENS, Sequences
 from atelier.config.placement import painting_gpus
-from atelier.config.policy_parts import DTYPE_BYTES
 from atelier.config.schema import RunConfig
+from atelier.config.sections.policy_parts import DTYPE_BYTES
 
 _VALUES = 18  # a token and channel, through the frozen transformer
 _DECODED_TENSORS = 4  # of the autoencoder's widest activation at the image's full size

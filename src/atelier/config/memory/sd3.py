@@ -21,8 +21,8 @@ from atelier.config.facts.sd3 import SD3Facts
 from atelier.config.memory.connector import connector_kept
 from atelier.config.memory.parts import Own, copies, gathered
 from atelier.config.memory.prompts import encoders_stay
-from atelier.config.policy_parts import DTYPE_BYTES
 from atelier.config.schema import RunConfig
+from atelier.config.sections.policy_parts import DTYPE_BYTES
 from atelier.config.sft_rules import picture_micro_batch
 
 _VALUES_WITH_GRADIENT = 27  # a token, channel and layer

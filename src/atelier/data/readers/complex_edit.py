@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from atelier.config.edit_levels import MOST
 from atelier.config.paths import from_root
 from atelier.config.prompt_files import shards_of
+from atelier.config.sections.edit_levels import MOST
 from atelier.data.ground_truth import content_problem
 from atelier.data.parquet_pictures import COLUMN, rows_of_file
 from atelier.data.prompts import Prompt

@@ -13,8 +13,8 @@ from typing import cast
 
 import yaml
 
-from atelier.config.datasets import SamplingMode
 from atelier.config.reward_names import ours, reward_hint
+from atelier.config.sections.datasets import SamplingMode
 from atelier.data.datasets import Dataset, Mixture, labelled
 from atelier.data.prompts import Prompt
 from atelier.data.readers import ocr_text, plain

@@ -44,7 +44,7 @@ class EvaluationDataset:
 
 
 class Measured(Protocol):
-    """How a run measures its held-out images (atelier.config.schema.EvaluationConfig)."""
+    """How a run measures its held-out images (atelier.config.sections.evaluation)."""
 
     @property
     def suite(self) -> str: ...

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from atelier.complex_edit.marks import HIGHEST, Marks
-from atelier.config.edit_levels import MOST
-from atelier.config.schema import EvaluationConfig
+from atelier.config.sections.edit_levels import MOST
+from atelier.config.sections.evaluation import EvaluationConfig
 from atelier.data.readers.complex_edit import ORIGINS
 from atelier.data.readers.objects import Checked
 from atelier.data.readers.problems import Problems

@@ -17,8 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL.Image import Image
 
-from atelier.config.rewards import EditYesNoConfig
-from atelier.config.schema import EditingConfig, EvaluationConfig
+from atelier.config.sections.evaluation import EvaluationConfig
+from atelier.config.sections.rewards import EditYesNoConfig
+from atelier.config.sections.suites import EditingConfig
 from atelier.data.edit_rows import check_row
 from atelier.data.ground_truth import source_image
 from atelier.data.pictures import square

@@ -16,7 +16,7 @@ from typing import Any
 
 from PIL.Image import Image
 
-from atelier.config.schema import EvaluationConfig
+from atelier.config.sections.evaluation import EvaluationConfig
 from atelier.data.readers.objects import Checked
 from atelier.data.readers.problems import Problems
 from atelier.evaluation.gold_columns import require_gold

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from atelier.config.rewards import OcrConfig
-from atelier.config.schema import EvaluationConfig
+from atelier.config.sections.evaluation import EvaluationConfig
+from atelier.config.sections.rewards import OcrConfig
 from atelier.evaluation.gold_columns import gold_columns
 from atelier.evaluation.image_statistics import NAMES
 from atelier.evaluation.judging import SuiteJudge

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from atelier.config.schema import EvaluationConfig
+from atelier.config.sections.evaluation import EvaluationConfig
 from atelier.errors import DataError
 from atelier.evaluation.gold_columns import gold_columns, require_gold
 from atelier.evaluation.image_statistics import NAMES

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from atelier.config.schema import EvaluationConfig
+from atelier.config.sections.evaluation import EvaluationConfig
 from atelier.errors import DataError
 from atelier.evaluation.gold_columns import FACT_KINDS, fact_kind, gold_columns
 from atelier.evaluation.image_statistics import NAMES

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from atelier.config.schema import EvaluationConfig
+from atelier.config.sections.evaluation import EvaluationConfig
 from atelier.data.point_rows import points_of
 from atelier.data.prompts import Prompt
 from atelier.data.readers.objects import Checked

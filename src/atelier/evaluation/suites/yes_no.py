@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from atelier.config.schema import EvaluationConfig
+from atelier.config.sections.evaluation import EvaluationConfig
 from atelier.errors import DataError
 from atelier.evaluation.gold_columns import gold_columns
 from atelier.evaluation.image_statistics import NAMES

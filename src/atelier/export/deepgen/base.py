@@ -19,7 +19,8 @@ from diffusers import SD3Transformer2DModel
 from torch import Tensor
 
 from atelier.config.facts.deepgen import FOLDERS, is_deepgen, of_checkpoint
-from atelier.config.schema import PolicyConfig, RunConfig
+from atelier.config.schema import RunConfig
+from atelier.config.sections.policy import PolicyConfig
 from atelier.errors import ConfigError
 from atelier.export.base import safetensors_of
 from atelier.export.manifest import file_sha256

@@ -9,7 +9,7 @@ from pathlib import Path
 from diffusers import StableDiffusion3Pipeline
 from torch import Tensor
 
-from atelier.config.schema import LoraConfig
+from atelier.config.sections.policy import LoraConfig
 from atelier.export.base import BaseModel
 from atelier.export.clean_process import deepgen_usage
 from atelier.export.deepgen.base import BaseDeepGen

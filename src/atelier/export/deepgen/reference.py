@@ -11,8 +11,8 @@ from dataclasses import replace
 import numpy as np
 from torch import Tensor
 
-from atelier.config.deepgen import ConnectorConfig
 from atelier.config.schema import RunConfig
+from atelier.config.sections.deepgen import ConnectorConfig
 from atelier.data.prompts import Prompt
 from atelier.export.sd3.reference import ImageReference, images_of, in_float32
 from atelier.policies.deepgen.policy import DeepGenPolicy

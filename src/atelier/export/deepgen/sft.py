@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from atelier.config.paths import make_folder
-from atelier.config.policy_parts import holds_weights_alone
+from atelier.config.sections.policy_parts import holds_weights_alone
 from atelier.errors import CheckpointError, ConfigError
 from atelier.export.base import safetensors_of
 from atelier.export.clean_process.digests import tensors_digest

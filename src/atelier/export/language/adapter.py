@@ -10,7 +10,7 @@ from peft import LoraConfig as PeftLoraConfig
 from safetensors.torch import save_file
 from torch import Tensor
 
-from atelier.config.schema import LoraConfig
+from atelier.config.sections.policy import LoraConfig
 from atelier.errors import CheckpointError
 from atelier.export.base import BaseModel
 from atelier.export.language.base import LANGUAGE_MODEL, BaseLanguageModel

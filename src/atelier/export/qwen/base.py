@@ -12,8 +12,8 @@ import torch
 from safetensors import safe_open
 
 from atelier.config.facts.qwen import loaded_name, pipeline_kind
-from atelier.config.policy_parts import Dtype
 from atelier.config.schema import RunConfig
+from atelier.config.sections.policy_parts import Dtype
 from atelier.export.base import safetensors_of
 from atelier.export.clean_process.digests import lines_digest, tensor_line
 from atelier.export.language.base import CONFIG, BaseLanguageModel

@@ -10,7 +10,7 @@ from typing import Any
 import diffusers
 from torch import Tensor
 
-from atelier.config.schema import LoraConfig
+from atelier.config.sections.policy import LoraConfig
 from atelier.errors import CheckpointError, ConfigError
 from atelier.export.base import BaseModel
 from atelier.export.lora import read_lora_file, require_scale

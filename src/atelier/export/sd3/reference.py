@@ -16,7 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from atelier.config.schema import PolicyConfig, RunConfig
+from atelier.config.schema import RunConfig
+from atelier.config.sections.policy import PolicyConfig
 from atelier.data.prompts import Prompt
 from atelier.evaluation.requests import evaluation_key
 from atelier.export.reference import Reference

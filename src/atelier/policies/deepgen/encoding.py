@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from atelier.config.facts.connector_fit import require_fitting
-from atelier.config.schema import PolicyConfig
+from atelier.config.sections.policy import PolicyConfig
 from atelier.model_files import require_numbers
 from atelier.policies.cached_encoder import CachedEncoder
 from atelier.policies.deepgen.conditions import Conditions, gathered

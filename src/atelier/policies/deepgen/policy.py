@@ -13,7 +13,8 @@ from PIL.Image import Image
 from torch import Tensor, nn
 
 from atelier.config.facts.deepgen import SEEN_AS_A_TOKEN
-from atelier.config.schema import PolicyConfig, RunConfig
+from atelier.config.schema import RunConfig
+from atelier.config.sections.policy import PolicyConfig
 from atelier.data.ground_truth import required_picture, source_image
 from atelier.data.pictures import square
 from atelier.data.prompts import Prompt

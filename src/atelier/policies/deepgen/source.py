@@ -22,8 +22,8 @@ from transformers import AutoTokenizer, Qwen2_5_VLForConditionalGeneration
 from transformers.utils import logging as transformers_logging
 
 from atelier.config.paths import from_root
-from atelier.config.policy_parts import Dtype, holds_weights_alone
-from atelier.config.schema import PolicyConfig
+from atelier.config.sections.policy import PolicyConfig
+from atelier.config.sections.policy_parts import Dtype, holds_weights_alone
 from atelier.errors import ConfigError
 from atelier.model_files import (
     quietly,

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from atelier.config.schema import RolloutConfig
+from atelier.config.sections.rollout import RolloutConfig
 from atelier.dynamics.transitions import noised
 from atelier.policies.base import Replay, Rollout, Sample, scored_rollout
 from atelier.policies.flow.draws import Draws

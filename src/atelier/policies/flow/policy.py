@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from atelier.config.schema import EvaluationConfig, RolloutConfig
+from atelier.config.sections.evaluation import EvaluationConfig
+from atelier.config.sections.rollout import RolloutConfig
 from atelier.data.prompts import Prompt
 from atelier.policies.base import Captioned, Generated, Part, Replay, Rollout, Sample
 from atelier.policies.flow.denoising import denoised

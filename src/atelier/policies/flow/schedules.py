@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from atelier.config.schema import RolloutConfig
+from atelier.config.sections.rollout import RolloutConfig
 from atelier.dynamics.schedules import compressed, exponential_shift, linear_shift, resolution_mu
 from atelier.dynamics.solvers import CleanEstimate, dpm_solver
 from atelier.dynamics.transitions import Step, ode, steps_of

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from atelier.config.log_probs import log_prob_name
-from atelier.config.schema import RolloutConfig
+from atelier.config.sections.rollout import RolloutConfig
 from atelier.dynamics.log_probs import LOG_PROBS
 from atelier.dynamics.transitions import TRANSITIONS, Transition, sample
 from atelier.dynamics.windows import Window, draw_window

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from atelier.config.policy_parts import Dtype
+from atelier.config.sections.policy_parts import Dtype
 from atelier.data.ground_truth import ground_truth_image, required_picture, source_image
 from atelier.data.prompts import Prompt
 from atelier.policies.janus.conversation import Conversation

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from transformers import JanusForConditionalGeneration
 
 from atelier.config.paths import from_root
-from atelier.config.schema import PolicyConfig, RunConfig
+from atelier.config.schema import RunConfig
+from atelier.config.sections.policy import PolicyConfig
 from atelier.data.prompts import Prompt
 from atelier.policies.base import Generated, Part, Rollout, Sample
 from atelier.policies.janus.checks import answers_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from atelier.config.schema import RolloutConfig
+from atelier.config.sections.rollout import RolloutConfig
 from atelier.errors import ConfigError
 from atelier.policies.janus.conversation import TURNS, Conversation
 from atelier.policies.language.plain_text import require_plain

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from PIL import Image
 
-from atelier.config.policy_parts import VaeConfig
-from atelier.config.qwen import ROTARY_POSITIONS, TEXT_WINDOW, PresetName
+from atelier.config.sections.policy_parts import VaeConfig
+from atelier.config.sections.qwen import ROTARY_POSITIONS, TEXT_WINDOW, PresetName
 from atelier.errors import ConfigError
 from atelier.policies.grey_levels import as_grey_levels
 from atelier.policies.qwen.areas import Areas, fitted

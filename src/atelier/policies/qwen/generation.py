@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
 
-from atelier.config.completion import CompletionConfig
+from atelier.config.sections.completion import CompletionConfig
 from atelier.policies.language.draws import token_at, uniforms
 from atelier.policies.language.log_probs import (
     DrawnForm,

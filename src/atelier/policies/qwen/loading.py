@@ -24,8 +24,9 @@ from transformers.utils import logging as transformers_logging
 
 from atelier.config.facts.qwen import pipeline_kind, require_shifting
 from atelier.config.paths import from_root, is_file
-from atelier.config.policy_parts import Dtype
-from atelier.config.schema import PolicyConfig, RunConfig
+from atelier.config.schema import RunConfig
+from atelier.config.sections.policy import PolicyConfig
+from atelier.config.sections.policy_parts import Dtype
 from atelier.errors import ConfigError
 from atelier.model_files import quietly, require_sound, telling, without_bars
 from atelier.policies.qwen.areas import Areas

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from atelier.config.policy_parts import Dtype
+from atelier.config.sections.policy_parts import Dtype
 from atelier.data.prompts import Prompt
 from atelier.policies.precision import computing_in
 from atelier.policies.qwen.chat import Chat, ChatPrompt

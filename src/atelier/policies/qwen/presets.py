@@ -8,7 +8,7 @@ from typing import Any
 
 from diffusers import FlowMatchEulerDiscreteScheduler
 
-from atelier.config.qwen import PresetName
+from atelier.config.sections.qwen import PresetName
 
 _SHIFTING = {
     "num_train_timesteps": 1000,

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from atelier.config.qwen import ConditioningConfig
+from atelier.config.sections.qwen import ConditioningConfig
 from atelier.errors import ConfigError
 
 BEGIN, END = "<|im_start|>", "<|im_end|>"

@@ -7,7 +7,7 @@ import torch
 from diffusers import AutoencoderKL
 from torch import Tensor
 
-from atelier.config.policy_parts import VaeConfig
+from atelier.config.sections.policy_parts import VaeConfig
 from atelier.policies.grey_levels import as_grey_levels
 
 _MEND = (

@@ -15,8 +15,8 @@ from torch import nn
 from transformers.utils import logging as transformers_logging
 
 from atelier.config.paths import from_root
-from atelier.config.policy_parts import Dtype
-from atelier.config.schema import PolicyConfig
+from atelier.config.sections.policy import PolicyConfig
+from atelier.config.sections.policy_parts import Dtype
 from atelier.model_files import quietly, require_sound, telling, without_bars
 
 _TEXT = ("text_encoder", "text_encoder_2", "text_encoder_3")

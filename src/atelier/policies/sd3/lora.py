@@ -6,7 +6,7 @@ import torch
 from diffusers import SD3Transformer2DModel
 from peft import LoraConfig as PeftLoraConfig
 
-from atelier.config.schema import LoraConfig
+from atelier.config.sections.policy import LoraConfig
 
 
 def peft_config(config: LoraConfig) -> PeftLoraConfig:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from atelier.config.schema import PolicyConfig
+from atelier.config.sections.policy import PolicyConfig
 from atelier.policies.embedding_cache import open_cache
 from atelier.policies.sd3.conditions import PromptEncoder
 from atelier.policies.sd3.text_encoders import PipelineEncoders

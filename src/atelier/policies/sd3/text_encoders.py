@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from diffusers import StableDiffusion3Pipeline
 
-from atelier.config.schema import PolicyConfig
+from atelier.config.sections.policy import PolicyConfig
 from atelier.policies.embedding_cache import Embedding, fingerprint
 from atelier.policies.freeing import give_back
 from atelier.policies.sd3.loading import load_text_encoders

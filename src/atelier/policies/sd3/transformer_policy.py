@@ -17,7 +17,8 @@ from diffusers import AutoencoderKL, SD3Transformer2DModel
 from torch import Tensor, nn
 
 from atelier.config.image_size import latent_side, vae_factor
-from atelier.config.schema import PolicyConfig, RunConfig
+from atelier.config.schema import RunConfig
+from atelier.config.sections.policy import PolicyConfig
 from atelier.data.keys import key
 from atelier.policies.flow.denoising import guided_velocity
 from atelier.policies.flow.policy import FlowPolicy

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from PIL.Image import Image
 
-from atelier.config.regions import RegionsConfig
+from atelier.config.sections.regions import RegionsConfig
 from atelier.mmmg.regions import Regions
 
 

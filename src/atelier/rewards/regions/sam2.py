@@ -16,7 +16,7 @@ import numpy as np
 from PIL.Image import Image
 
 from atelier.config.paths import from_root
-from atelier.config.regions import RegionsConfig
+from atelier.config.sections.regions import RegionsConfig
 from atelier.data.pictures import opaque
 from atelier.errors import ConfigError
 from atelier.mmmg.regions import PUBLISHED, Box, Regions, merged

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from atelier.config.paths import from_root
-from atelier.config.rewards import ClipConfig, ClipSimilarityConfig, PickScoreConfig
+from atelier.config.sections.rewards import ClipConfig, ClipSimilarityConfig, PickScoreConfig
 from atelier.errors import ConfigError
 from atelier.rewards.base import Direction, ScoreBatch, Scores
 from atelier.rewards.scorers.judged import red_circle

@@ -15,7 +15,7 @@ from typing import Any
 import regex
 from PIL import Image
 
-from atelier.config.rewards import FormatConfig, LengthConfig
+from atelier.config.sections.rewards import FormatConfig, LengthConfig
 from atelier.rewards.base import Direction, Missing, Score, ScoreBatch, Scores
 
 _MATCH_SECONDS = 1.0  # of one completion

@@ -18,8 +18,8 @@ from PIL.Image import Image
 
 from atelier.complex_edit.marks import HIGHEST, Alignment, Marks, Quality, marks_of
 from atelier.complex_edit.rubric import ALIGNMENT, QUALITY
-from atelier.config.complex_edit import ComplexEditMeasure
-from atelier.config.rewards import ComplexEditConfig
+from atelier.config.sections.complex_edit import ComplexEditMeasure
+from atelier.config.sections.rewards import ComplexEditConfig
 from atelier.data.render import render
 from atelier.data.scenes import Scene, SceneObject
 from atelier.judge.forms import JsonForm

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
-from atelier.config.rewards import CustomRewardConfig
+from atelier.config.sections.rewards import CustomRewardConfig
 from atelier.errors import ConfigError
 from atelier.rewards.base import Direction, Missing, Score, ScoreBatch, Scorer, Scores
 from atelier.rewards.checks import listed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from atelier.config.rewards import Gate
+from atelier.config.sections.rewards import Gate
 
 
 class FollowedAndKept(Protocol):

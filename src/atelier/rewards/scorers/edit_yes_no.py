@@ -14,7 +14,7 @@ from typing import Any
 
 from PIL.Image import Image
 
-from atelier.config.rewards import EditYesNoConfig
+from atelier.config.sections.rewards import EditYesNoConfig
 from atelier.data.questions import NO, YES
 from atelier.data.render import render
 from atelier.data.scenes import Scene, SceneObject

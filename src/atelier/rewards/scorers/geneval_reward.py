@@ -14,7 +14,7 @@ from typing import Any
 
 from PIL import Image
 
-from atelier.config.rewards import GenevalConfig
+from atelier.config.sections.rewards import GenevalConfig
 from atelier.rewards.base import Direction, Missing, Score, ScoreBatch, Scores
 from atelier.rewards.scorers.functions import file_version, imported, require_call
 from atelier.rewards.scorers.geneval import Detection, score

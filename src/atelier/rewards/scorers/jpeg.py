@@ -12,7 +12,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from atelier.config.rewards import JpegConfig
+from atelier.config.sections.rewards import JpegConfig
 from atelier.rewards.base import Direction, ScoreBatch, Scores
 
 # Flat grey has only zero coefficients: its size hardly depends on quality or encoder.

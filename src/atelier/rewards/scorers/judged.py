@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from PIL.Image import Image
 
-from atelier.config.rewards import JudgedSection
+from atelier.config.sections.rewards import JudgedSection
 from atelier.data.render import render
 from atelier.data.scenes import Scene, SceneObject
 from atelier.judge.questions import Answer

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from atelier.config.judge import JudgeConfig
+from atelier.config.sections.judge import JudgeConfig
 from atelier.judge.questions import Answer, Question
 from atelier.judge.sleep import Sleeper
 from atelier.judge.tracing import SampledTrace

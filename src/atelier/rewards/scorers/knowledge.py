@@ -12,7 +12,7 @@ from typing import Any
 
 from PIL.Image import Image
 
-from atelier.config.regions import RegionsConfig
+from atelier.config.sections.regions import RegionsConfig
 from atelier.errors import ConfigError
 from atelier.mmmg.graphs import KnowledgeGraph, build, knowledge_graph
 from atelier.mmmg.predicates import MalformedPredicate

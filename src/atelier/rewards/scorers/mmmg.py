@@ -12,9 +12,9 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Literal
 
-from atelier.config.judge import JudgeConfig
-from atelier.config.mmmg import MmmgMeasure
-from atelier.config.rewards import MmmgConfig
+from atelier.config.sections.judge import JudgeConfig
+from atelier.config.sections.mmmg import MmmgMeasure
+from atelier.config.sections.rewards import MmmgConfig
 from atelier.judge.answers import read_text
 from atelier.judge.forms import YesNoForm
 from atelier.judge.questions import Answer, Question

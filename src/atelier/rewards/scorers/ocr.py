@@ -13,7 +13,7 @@ from typing import Any
 
 from PIL import Image
 
-from atelier.config.rewards import OcrConfig
+from atelier.config.sections.rewards import OcrConfig
 from atelier.errors import ConfigError
 from atelier.rewards.base import Direction, Missing, Score, ScoreBatch, Scores
 from atelier.rewards.images import drawn_word

@@ -10,7 +10,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Iterator, Sequence
 
-from atelier.config.rewards import SpansConfig
+from atelier.config.sections.rewards import SpansConfig
 from atelier.rewards.scorers.text import levenshtein
 
 # Signs that readers take for one another. Capital letters are told apart.

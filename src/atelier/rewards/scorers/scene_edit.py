@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from PIL import Image
 
-from atelier.config.rewards import SceneEditConfig
+from atelier.config.sections.rewards import SceneEditConfig
 from atelier.data.prompts import Prompt
 from atelier.data.render import render_objects
 from atelier.data.scenes import SceneObject

@@ -11,7 +11,7 @@ from typing import Any
 
 from PIL import Image
 
-from atelier.config.rewards import SceneGraphConfig
+from atelier.config.sections.rewards import SceneGraphConfig
 from atelier.data.graph_rows import graph_prompt
 from atelier.data.render import render_objects
 from atelier.data.scene_graphs import Link, SceneGraph, from_dict

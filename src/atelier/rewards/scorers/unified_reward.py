@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from atelier.config.rewards import UnifiedRewardConfig
+from atelier.config.sections.rewards import UnifiedRewardConfig
 from atelier.judge.forms import DimensionsForm, Form, NumberForm
 from atelier.judge.questions import Answer, Question
 from atelier.rewards.base import Score, ScoreBatch, Scores

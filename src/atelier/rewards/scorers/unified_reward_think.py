@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from atelier.config.rewards import SHOWS, UnifiedRewardThinkConfig
+from atelier.config.sections.rewards import SHOWS, UnifiedRewardThinkConfig
 from atelier.data.render import render
 from atelier.data.scenes import Scene, SceneObject
 from atelier.judge.forms import Form, VerdictForm, YesNoForm

@@ -11,7 +11,7 @@ from typing import Any
 
 from PIL import Image
 
-from atelier.config.rewards import VlmOcrConfig
+from atelier.config.sections.rewards import VlmOcrConfig
 from atelier.judge.forms import TextForm
 from atelier.judge.questions import Answer, Question
 from atelier.rewards.base import Missing, Score, ScoreBatch, Scores

@@ -11,7 +11,7 @@ from typing import Any
 
 from PIL import Image
 
-from atelier.config.rewards import YesNoConfig
+from atelier.config.sections.rewards import YesNoConfig
 from atelier.judge.forms import YesNoForm
 from atelier.judge.questions import Answer, Question
 from atelier.rewards.base import Missing, Score, ScoreBatch, Scores

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from pydantic import Field, ValidationError
 
-from atelier.config.judge import JudgeConfig, JudgeName
 from atelier.config.judged import judge_conflicts
 from atelier.config.problems import describe
-from atelier.config.rewards import RewardsConfig
-from atelier.config.sections import Section
+from atelier.config.sections.base import Section
+from atelier.config.sections.judge import JudgeConfig, JudgeName
+from atelier.config.sections.rewards import RewardsConfig
 from atelier.config.yaml_files import Origin, read_yaml, shown
 from atelier.errors import ConfigError
 from atelier.tracking.run_directory import write_json

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 
 from atelier.config.loopback import is_loopback
-from atelier.config.schema import LaunchConfig, RunConfig
+from atelier.config.schema import RunConfig
+from atelier.config.sections.launch import LaunchConfig
 from atelier.errors import ConfigError
 from atelier.stages.nodes.board import TOKEN_VARIABLE
 

@@ -17,7 +17,8 @@ from types import TracebackType
 from typing import Any
 
 from atelier.config.paths import repository_root
-from atelier.config.schema import LaunchConfig, RunConfig
+from atelier.config.schema import RunConfig
+from atelier.config.sections.launch import LaunchConfig
 from atelier.errors import ConfigError, Stopped
 from atelier.processes.supervised import SupervisedProcess
 from atelier.stages.log_tail import LastError

@@ -15,12 +15,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from atelier.config.judge import JudgeConfig
 from atelier.config.placement import SAMPLER, Placements, gpus_wanted, managed_servers, place
-from atelier.config.rewards import JudgedSection, RewardSection
-from atelier.config.sampler import SamplerConfig
 from atelier.config.schema import RunConfig
-from atelier.config.servers import Placed
+from atelier.config.sections.judge import JudgeConfig
+from atelier.config.sections.rewards import JudgedSection, RewardSection
+from atelier.config.sections.sampler import SamplerConfig
+from atelier.config.sections.servers import Placed
 from atelier.policies.qwen.served.files import encoder_files
 from atelier.processes.gpus import VISIBLE, visible_gpus
 from atelier.rewards.registry import at_urls

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from packaging.version import Version
 
-from atelier.config.judge import JudgeConfig
 from atelier.config.placement import SAMPLER
-from atelier.config.sampler import LORA_RANKS, SamplerConfig
 from atelier.config.schema import RunConfig
+from atelier.config.sections.judge import JudgeConfig
+from atelier.config.sections.sampler import LORA_RANKS, SamplerConfig
 from atelier.judge.pictures import data_uri
 from atelier.policies.qwen.served.files import SERVED_NAME
 from atelier.rewards.scorers.judged import red_circle

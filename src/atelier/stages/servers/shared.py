@@ -9,11 +9,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from atelier.config.judge import JudgeConfig
 from atelier.config.paths import from_root, make_folder
-from atelier.config.rewards import JudgedSection
 from atelier.config.schema import RunConfig
-from atelier.config.servers import ServerConfig
+from atelier.config.sections.judge import JudgeConfig
+from atelier.config.sections.rewards import JudgedSection
+from atelier.config.sections.servers import ServerConfig
 from atelier.errors import ConfigError
 from atelier.rewards.service.__main__ import require_token_beyond_loopback
 from atelier.rewards.service.protocol import TOKEN_VARIABLE

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from atelier.config.judge import JudgeConfig
 from atelier.config.paths import repository_root
-from atelier.config.servers import Placed, ServerConfig
+from atelier.config.sections.judge import JudgeConfig
+from atelier.config.sections.servers import Placed, ServerConfig
 from atelier.judge import usage as judge_usage
 from atelier.processes.gpus import VISIBLE
 from atelier.rewards.service.protocol import MANAGED_TOKEN_VARIABLE, TOKEN_VARIABLE

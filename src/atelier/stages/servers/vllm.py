@@ -18,7 +18,7 @@ import httpx
 from packaging.version import Version
 
 from atelier.config.paths import from_root
-from atelier.config.servers import VllmConfig
+from atelier.config.sections.servers import VllmConfig
 from atelier.errors import ConfigError
 
 # Before it, limits of images were written otherwise, and every request was logged.

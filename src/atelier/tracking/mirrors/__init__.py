@@ -27,9 +27,9 @@ from typing import Any
 
 from atelier import telemetry
 from atelier.config.digest import digest, stage_digest
-from atelier.config.mirrors import MirrorConfig
 from atelier.config.resolve import load_stage_config
 from atelier.config.schema import RunConfig
+from atelier.config.sections.mirrors import MirrorConfig
 from atelier.processes.locks import hold
 from atelier.report.run_data import flat, stage_records
 from atelier.tracking.mirrors.base import Opening, Session

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from atelier.config.policy_parts import VaeConfig
+from atelier.config.sections.policy_parts import VaeConfig
 from atelier.data.gold import check
 from atelier.data.keys import key
 from atelier.data.render import render_batch

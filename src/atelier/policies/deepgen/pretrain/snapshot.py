@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from atelier.config.facts.connector_fit import require_fitting
-from atelier.config.schema import PolicyConfig
+from atelier.config.sections.policy import PolicyConfig
 from atelier.policies.deepgen.layout import Model, write_model
 from atelier.policies.deepgen.source import open_source
 from atelier.policies.deepgen.transformer import masked

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from atelier.config.tokens import IntrospectionConfig
+from atelier.config.sections.tokens import IntrospectionConfig
 from atelier.data.keys import key
 from atelier.data.prompts import Prompt
 from atelier.policies.base import Drawings, Rollout, Sample

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from atelier.config.completion import CompletionConfig
+from atelier.config.sections.completion import CompletionConfig
 from atelier.data.keys import key
 from atelier.data.riddles import riddle
 from atelier.policies.qwen.chat import Chat, ChatPrompt

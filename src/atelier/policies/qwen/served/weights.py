@@ -19,8 +19,8 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from atelier.config.policy_parts import Dtype
-from atelier.config.schema import LoraConfig, PolicyConfig
+from atelier.config.sections.policy import LoraConfig, PolicyConfig
+from atelier.config.sections.policy_parts import Dtype
 from atelier.policies.qwen.module import QwenModule
 from atelier.policies.qwen.served.files import SERVED_NAME
 from atelier.policies.qwen.served.server import Json, Passing, Server

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from atelier.config.sections import NonNegativeInt, Section, Temperature
+from atelier.config.sections.base import NonNegativeInt, Section, Temperature
 
 CompletionBackend = Literal["transformers", "vllm"]
 CompletionLogProb = Literal["full", "sampler"]

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from atelier.config.prompt_files import WITHOUT_TARGET
 from atelier.config.reward_names import ours
-from atelier.config.sections import PositiveInt, Section
+from atelier.config.sections.base import PositiveInt, Section
 
 DatasetName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,39}$")]
 # Formats whose prompts ask for an image each: no pairs, edits or graphs.

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from atelier.config.sections import Section
+from atelier.config.sections.base import Section
 
 
 class CurriculumConfig(Section):

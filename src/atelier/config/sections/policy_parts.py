@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from atelier.config.sections import NonNegativeFloat, Section, operational
+from atelier.config.sections.base import NonNegativeFloat, Section, operational
 from atelier.weight_index import WEIGHTS_INDEX
 
 Dtype = Literal["float32", "bfloat16", "float16"]

@@ -7,9 +7,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from atelier.config.questions import Asked
-from atelier.config.regions import RegionsConfig
-from atelier.config.sections import Section
+from atelier.config.sections.base import Section
+from atelier.config.sections.questions import Asked
+from atelier.config.sections.regions import RegionsConfig
 
 _PARTS = 10  # elements and dependencies of a graph, about as many
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
-from atelier.config.sections import Fraction, PositiveFloat, operational
-from atelier.config.servers import Few, Placed, VllmConfig, gpu_conflicts, token_conflicts
+from atelier.config.sections.base import Fraction, PositiveFloat, operational
+from atelier.config.sections.servers import Few, Placed, VllmConfig, gpu_conflicts, token_conflicts
 
 LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # that vLLM makes room for, an adapter's or more
 

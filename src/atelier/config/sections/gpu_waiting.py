@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from atelier.config.sections import PositiveFloat, Section, operational
+from atelier.config.sections.base import PositiveFloat, Section, operational
 
 
 class GpuWaitConfig(Section):

@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue
 
-from atelier.config.sections import (
+from atelier.config.sections.base import (
     NonNegativeFloat,
     NonNegativeInt,
     PositiveFloat,
@@ -22,7 +22,7 @@ from atelier.config.sections import (
     Section,
     operational,
 )
-from atelier.config.servers import (
+from atelier.config.sections.servers import (
     Few,
     Placed,
     Placement,

@@ -11,12 +11,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue
 
-from atelier.config.complex_edit import ComplexEditMeasure
-from atelier.config.mmmg import MmmgMeasure
 from atelier.config.patterns import pattern_problem
-from atelier.config.questions import Asked, PromptQuestion
-from atelier.config.regions import RegionsConfig
-from atelier.config.sections import (
+from atelier.config.sections.base import (
     Factor,
     Fraction,
     NonNegativeInt,
@@ -24,7 +20,11 @@ from atelier.config.sections import (
     Section,
     operational,
 )
-from atelier.config.servers import Few, Placed, Placement
+from atelier.config.sections.complex_edit import ComplexEditMeasure
+from atelier.config.sections.mmmg import MmmgMeasure
+from atelier.config.sections.questions import Asked, PromptQuestion
+from atelier.config.sections.regions import RegionsConfig
+from atelier.config.sections.servers import Few, Placed, Placement
 
 # Sums are kept as float32, and more than this against a weight of 1 leaves nothing of the other.
 RewardName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,39}$")]

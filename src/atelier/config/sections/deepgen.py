@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from atelier.config.sections import PositiveInt, Section
+from atelier.config.sections.base import PositiveInt, Section
 
 
 class ConnectorConfig(Section):

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from atelier.config.sections import NonNegativeInt, Section, Temperature, operational
+from atelier.config.sections.base import NonNegativeInt, Section, Temperature, operational
 
 TokenLogProb = Literal["cfg_tempered", "sampler", "conditional"]
 Version = Literal["v1", "v2", "v3"]

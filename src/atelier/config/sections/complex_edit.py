@@ -6,8 +6,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from atelier.config.questions import Asked, PromptQuestion
-from atelier.config.sections import Section
+from atelier.config.sections.base import Section
+from atelier.config.sections.questions import Asked, PromptQuestion
 
 Licence = Literal["cc-by-nc-4.0"]
 LICENCE: Licence = "cc-by-nc-4.0"  # of the published data

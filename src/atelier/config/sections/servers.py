@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from atelier.config.sections import (
+from atelier.config.sections.base import (
     NonNegativeFloat,
     NonNegativeInt,
     PositiveFloat,

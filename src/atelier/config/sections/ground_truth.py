@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from atelier.config.sections import Factor, Fraction, NonNegativeInt, Section
+from atelier.config.sections.base import Factor, Fraction, NonNegativeInt, Section
 
 
 class GroundTruthConfig(Section):

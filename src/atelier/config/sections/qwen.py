@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from atelier.config.policy_parts import Dtype
-from atelier.config.sections import PositiveInt, Section, operational
+from atelier.config.sections.base import PositiveInt, Section, operational
+from atelier.config.sections.policy_parts import Dtype
 
 TemplateName = Literal["stock", "planning", "own"]
 PresetName = Literal["pipeline", "released", "lightning"]

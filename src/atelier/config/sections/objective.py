@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from atelier.config.sections import Section, Steepness
+from atelier.config.sections.base import Section, Steepness
 
 RatioLevel = Literal["token", "sequence"]
 Surrogate = Literal["clipped", "cispo", "sapo", "vespo"]

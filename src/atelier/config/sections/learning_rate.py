@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from atelier.config.sections import NonNegativeInt, Section
+from atelier.config.sections.base import NonNegativeInt, Section
 
 Rate = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 

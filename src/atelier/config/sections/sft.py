@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from atelier.config.sections import Factor, Fraction, PositiveInt, Section
+from atelier.config.sections.base import Factor, Fraction, PositiveInt, Section
 
 # A name of the user's: part of keys.
 PicturesName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,39}$")]
