@@ -27,7 +27,11 @@ ADAPTER_CARD = (
     'parts["transformer"].load_lora_adapter(',
     "def translate(parts, states)",
 )
-MERGED_CARD = ("library_name: diffusers", "def read(parts, prompt, source=None)", "against = translate(")
+MERGED_CARD = (
+    "library_name: diffusers",
+    "def read(parts, prompt, source=None)",
+    "against = translate(",
+)
 VERIFIED = ("30 tensors loaded",)
 _QUERY = "transformer_blocks.0.attn.to_q.weight"
 
