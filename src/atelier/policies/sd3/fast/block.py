@@ -1,0 +1,152 @@
+"""What diffusers' JointTransformerBlock computes, of tensors alone, so that a compiler sees all.
+
+Between its products there are only chains of elementwise operations and sums over a row, which
+Inductor makes few kernels of: norm and modulation; the norm of queries and keys, written where
+image and text lie side by side; GELU; gate and sum. Norms and modulations are float32, and what
+goes into a product is rounded once.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from atelier.policies.sd3.fast.layers import Layers, output, outputs
+
+EPSILON = 1e-6  # of all norms of a block
+
+
+class Attention(NamedTuple):
+    """What tokens attend with.
+
+    Attributes:
+        project: to queries, keys and values.
+        norms: weights [width] of the norms of a head's queries and keys; None: it has none.
+    """
+
+    project: Layers
+    norms: tuple[Tensor, Tensor] | None
+
+
+class Following(NamedTuple):
+    """What follows the attention: its output, and a feed-forward network."""
+
+    out: Layers
+    widen: Layers
+    narrow: Layers
+
+
+class Stream(NamedTuple):
+    """What is applied to one kind of tokens.
+
+    Attributes:
+        following: None where these tokens end with the attention.
+        second: an attention of these tokens alone, and its output.
+    """
+
+    modulation: Layers
+    attention: Attention
+    following: Following | None
+    second: tuple[Attention, Layers] | None = None
+
+
+class Block(NamedTuple):
+    heads: int
+    image: Stream
+    text: Stream
+
+
+class Modulation(NamedTuple):
+    """What the signal does to tokens before a layer and behind it, [B, 1, D] each."""
+
+    shift: Tensor
+    scale: Tensor
+    gate: Tensor
+
+
+def run_block(
+    block: Block, image: Tensor, text: Tensor, signal: Tensor, mask: Tensor | None
+) -> tuple[Tensor | None, Tensor]:
+    """Text and image tokens behind a block; None as text, where that ends with the attention.
+
+    Args:
+        image: [B, N, D], in the dtype that everything is computed in.
+        text: [B, L, D].
+        signal: of time and pooled text [B, D].
+        mask: [B, 1, N + L, N + L] bool, which token may look at which; None: all at all.
+    """
+    count, signal = image.shape[1], functional.silu(signal)
+    around, around_feeding, *around_second = _modulations(block.image, signal)
+    around_text, *around_text_feeding = _modulations(block.text, signal)
+    assert block.image.following is not None  # the image is what comes out in the end
+    normed = _normed(image)
+    mixed = _attended(
+        [
+            _heads(block.heads, block.image.attention, _modulated(normed, around, image.dtype)),
+            _heads(
+                block.heads, block.text.attention, _modulated(_normed(text), around_text, text.dtype)
+            ),
+        ],
+        mask,
+    )
+    image = image + around.gate * output(block.image.following.out, mixed[:, :count])
+    if block.image.second is not None:
+        attention, out = block.image.second
+        again = _heads(block.heads, attention, _modulated(normed, around_second[0], image.dtype))
+        alone = None if mask is None else mask[..., :count, :count]
+        image = image + around_second[0].gate * output(out, _attended([again], alone))
+    image = _fed(block.image.following, image, around_feeding)
+    if block.text.following is None:
+        return None, image
+    text = text + around_text.gate * output(block.text.following.out, mixed[:, count:])
+    return _fed(block.text.following, text, around_text_feeding[0]), image
+
+
+def _modulations(stream: Stream, signal: Tensor) -> list[Modulation]:
+    """Of the attention, the feed-forward network and the second attention, as far as there are
+    these."""
+    said = output(stream.modulation, signal)[:, None]
+    if stream.following is None:  # in diffusers' AdaLayerNormContinuous the scale is first
+        scale, shift = said.chunk(2, dim=-1)
+        return [Modulation(shift, scale, torch.ones_like(scale))]
+    parts = said.chunk(6 if stream.second is None else 9, dim=-1)
+    return [Modulation(*parts[start : start + 3]) for start in range(0, len(parts), 3)]
+
+
+def _normed(x: Tensor) -> Tensor:
+    return functional.layer_norm(x.float(), x.shape[-1:], eps=EPSILON)
+
+
+def _modulated(normed: Tensor, by: Modulation, dtype: torch.dtype) -> Tensor:
+    return (normed * (1 + by.scale.float()) + by.shift.float()).to(dtype)
+
+
+def _heads(heads: int, attention: Attention, x: Tensor) -> list[Tensor]:
+    """Queries, keys and values [B, tokens, heads, width]."""
+    made = [one.unflatten(-1, (heads, -1)) for one in outputs(attention.project, x)]
+    if attention.norms is None:
+        return made
+    query, key, value = made
+    of_query, of_key = attention.norms
+    return [_head_normed(query, of_query), _head_normed(key, of_key), value]
+
+
+def _head_normed(x: Tensor, weight: Tensor) -> Tensor:
+    exact = x.float()
+    size = exact.square().mean(-1, keepdim=True)
+    return (exact * torch.rsqrt(size + EPSILON) * weight.float()).to(x.dtype)
+
+
+def _attended(heads: list[list[Tensor]], mask: Tensor | None) -> Tensor:
+    """[B, tokens, D] of all kinds of tokens side by side."""
+    query, key, value = (torch.cat(kind, dim=1).transpose(1, 2) for kind in zip(*heads, strict=True))
+    mixed = functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+    return mixed.transpose(1, 2).flatten(2)
+
+
+def _fed(following: Following, x: Tensor, by: Modulation) -> Tensor:
+    inner = output(following.widen, _modulated(_normed(x), by, x.dtype))
+    return x + by.gate * output(following.narrow, functional.gelu(inner, approximate="tanh"))
