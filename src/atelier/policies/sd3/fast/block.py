@@ -20,13 +20,15 @@ EPSILON = 1e-6  # of all norms of a block
 
 
 class Attention(NamedTuple):
-    """What tokens attend with.
+    """What one kind of tokens attends with.
 
     Attributes:
+        heads: how many.
         project: to queries, keys and values.
         norms: weights [width] of the norms of a head's queries and keys; None: it has none.
     """
 
+    heads: int
     project: Layers
     norms: tuple[Tensor, Tensor] | None
 
@@ -39,24 +41,26 @@ class Following(NamedTuple):
     narrow: Layers
 
 
-class Stream(NamedTuple):
-    """What is applied to one kind of tokens.
+class Image(NamedTuple):
+    """What is applied to image tokens; `second` is an attention of theirs alone, and its output."""
 
-    Attributes:
-        following: None where these tokens end with the attention.
-        second: an attention of these tokens alone, and its output.
-    """
+    modulation: Layers
+    attention: Attention
+    following: Following
+    second: tuple[Attention, Layers] | None
+
+
+class Text(NamedTuple):
+    """What is applied to text tokens; without `following` they end with the attention."""
 
     modulation: Layers
     attention: Attention
     following: Following | None
-    second: tuple[Attention, Layers] | None = None
 
 
 class Block(NamedTuple):
-    heads: int
-    image: Stream
-    text: Stream
+    image: Image
+    text: Text
 
 
 class Modulation(NamedTuple):
@@ -78,41 +82,35 @@ def run_block(
         signal: of time and pooled text [B, D].
         mask: [B, 1, N + L, N + L] bool, which token may look at which; None: all at all.
     """
+    ours, others = block.image, block.text
     count, signal = image.shape[1], functional.silu(signal)
-    around, around_feeding, *around_second = _modulations(block.image, signal)
-    around_text, *around_text_feeding = _modulations(block.text, signal)
-    assert block.image.following is not None  # the image is what comes out in the end
+    around, around_feeding, *around_second = _modulations(ours.modulation, signal)
+    around_text, *around_text_feeding = _modulations(others.modulation, signal)
     normed = _normed(image)
-    mixed = _attended(
-        [
-            _heads(block.heads, block.image.attention, _modulated(normed, around, image.dtype)),
-            _heads(
-                block.heads, block.text.attention, _modulated(_normed(text), around_text, text.dtype)
-            ),
-        ],
-        mask,
-    )
-    image = image + around.gate * output(block.image.following.out, mixed[:, :count])
-    if block.image.second is not None:
-        attention, out = block.image.second
-        again = _heads(block.heads, attention, _modulated(normed, around_second[0], image.dtype))
+    of_image = _heads(ours.attention, _modulated(normed, around, image.dtype))
+    of_text = _heads(others.attention, _modulated(_normed(text), around_text, text.dtype))
+    mixed = _attended([of_image, of_text], mask)
+
+    image = image + around.gate * output(ours.following.out, mixed[:, :count])
+    if ours.second is not None:
+        attention, out = ours.second
+        again = _heads(attention, _modulated(normed, around_second[0], image.dtype))
         alone = None if mask is None else mask[..., :count, :count]
         image = image + around_second[0].gate * output(out, _attended([again], alone))
-    image = _fed(block.image.following, image, around_feeding)
-    if block.text.following is None:
+    image = _fed(ours.following, image, around_feeding)
+    if others.following is None:
         return None, image
-    text = text + around_text.gate * output(block.text.following.out, mixed[:, count:])
-    return _fed(block.text.following, text, around_text_feeding[0]), image
+    text = text + around_text.gate * output(others.following.out, mixed[:, count:])
+    return _fed(others.following, text, around_text_feeding[0]), image
 
 
-def _modulations(stream: Stream, signal: Tensor) -> list[Modulation]:
+def _modulations(layers: Layers, signal: Tensor) -> list[Modulation]:
     """Of the attention, the feed-forward network and the second attention, as far as there are
     these."""
-    said = output(stream.modulation, signal)[:, None]
-    if stream.following is None:  # in diffusers' AdaLayerNormContinuous the scale is first
-        scale, shift = said.chunk(2, dim=-1)
+    parts = output(layers, signal)[:, None].split(signal.shape[-1], dim=-1)
+    if len(parts) == 2:  # diffusers' AdaLayerNormContinuous: the scale is first, nothing follows
+        scale, shift = parts
         return [Modulation(shift, scale, torch.ones_like(scale))]
-    parts = said.chunk(6 if stream.second is None else 9, dim=-1)
     return [Modulation(*parts[start : start + 3]) for start in range(0, len(parts), 3)]
 
 
@@ -124,9 +122,9 @@ def _modulated(normed: Tensor, by: Modulation, dtype: torch.dtype) -> Tensor:
     return (normed * (1 + by.scale.float()) + by.shift.float()).to(dtype)
 
 
-def _heads(heads: int, attention: Attention, x: Tensor) -> list[Tensor]:
+def _heads(attention: Attention, x: Tensor) -> list[Tensor]:
     """Queries, keys and values [B, tokens, heads, width]."""
-    made = [one.unflatten(-1, (heads, -1)) for one in outputs(attention.project, x)]
+    made = [one.unflatten(-1, (attention.heads, -1)) for one in outputs(attention.project, x)]
     if attention.norms is None:
         return made
     query, key, value = made
@@ -140,9 +138,10 @@ def _head_normed(x: Tensor, weight: Tensor) -> Tensor:
     return (exact * torch.rsqrt(size + EPSILON) * weight.float()).to(x.dtype)
 
 
-def _attended(heads: list[list[Tensor]], mask: Tensor | None) -> Tensor:
+def _attended(streams: list[list[Tensor]], mask: Tensor | None) -> Tensor:
     """[B, tokens, D] of all kinds of tokens side by side."""
-    query, key, value = (torch.cat(kind, dim=1).transpose(1, 2) for kind in zip(*heads, strict=True))
+    joined = (torch.cat(kind, dim=1) for kind in zip(*streams, strict=True))
+    query, key, value = (one.transpose(1, 2) for one in joined)
     mixed = functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
     return mixed.transpose(1, 2).flatten(2)
 

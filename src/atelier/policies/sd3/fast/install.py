@@ -17,7 +17,15 @@ from diffusers.models.normalization import RMSNorm
 from torch import Tensor, nn
 
 from atelier.errors import ConfigError
-from atelier.policies.sd3.fast.block import EPSILON, Attention, Block, Following, Stream, run_block
+from atelier.policies.sd3.fast.block import (
+    EPSILON,
+    Attention,
+    Block,
+    Following,
+    Image,
+    Text,
+    run_block,
+)
 from atelier.policies.sd3.fast.layers import Layers, read
 
 Run = Callable[[Block, Tensor, Tensor, Tensor, Tensor | None], tuple[Tensor | None, Tensor]]
@@ -92,27 +100,28 @@ def _mask(attention_mask: Tensor | None = None) -> Tensor | None:
 
 
 def _block(block: Any) -> Block:
-    attention = block.attn
-    image = Stream(
+    joint, own = block.attn, block.attn2
+    image = Image(
         read(block.norm1.linear),
-        _attention(attention),
-        Following(read(attention.to_out[0]), *_feed_forward(block.ff)),
-        (_attention(block.attn2), read(block.attn2.to_out[0])) if block.attn2 else None,
+        _of_image(joint),
+        Following(read(joint.to_out[0]), *_feed_forward(block.ff)),
+        None if own is None else (_of_image(own), read(own.to_out[0])),
     )
     following = None
     if not block.context_pre_only:
-        following = Following(read(attention.to_add_out), *_feed_forward(block.ff_context))
-    projections = (attention.add_q_proj, attention.add_k_proj, attention.add_v_proj)
-    norms = (attention.norm_added_q, attention.norm_added_k)
-    read_by = Attention(read(*projections), _norms(*norms))
-    return Block(
-        attention.heads, image, Stream(read(block.norm1_context.linear), read_by, following)
-    )
+        following = Following(read(joint.to_add_out), *_feed_forward(block.ff_context))
+    return Block(image, Text(read(block.norm1_context.linear), _of_text(joint), following))
 
 
-def _attention(attention: Any) -> Attention:
+def _of_image(attention: Any) -> Attention:
     layers = read(attention.to_q, attention.to_k, attention.to_v)
-    return Attention(layers, _norms(attention.norm_q, attention.norm_k))
+    return Attention(attention.heads, layers, _norms(attention.norm_q, attention.norm_k))
+
+
+def _of_text(attention: Any) -> Attention:
+    layers = read(attention.add_q_proj, attention.add_k_proj, attention.add_v_proj)
+    norms = _norms(attention.norm_added_q, attention.norm_added_k)
+    return Attention(attention.heads, layers, norms)
 
 
 def _norms(query: RMSNorm | None, key: RMSNorm | None) -> tuple[Tensor, Tensor] | None:
