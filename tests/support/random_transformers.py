@@ -6,6 +6,7 @@ from typing import Literal
 
 import torch
 from diffusers import SD3Transformer2DModel
+from diffusers.models.normalization import RMSNorm
 from torch import Tensor
 
 from tests.support.random_deepgen import build_dual_transformer, widen
@@ -18,7 +19,7 @@ def build(kind: Kind, seed: int = 8) -> SD3Transformer2DModel:
     """sd35: with a norm of queries and keys, and a first block that attends to the image twice.
     sd3: without either. Weights so large that everything depends on everything."""
     if kind == "sd35":
-        return build_dual_transformer(seed)
+        return _with_other_norms(build_dual_transformer(seed))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         transformer = SD3Transformer2DModel(
@@ -36,6 +37,15 @@ def build(kind: Kind, seed: int = 8) -> SD3Transformer2DModel:
         )
         widen(transformer)
     return transformer.eval()
+
+
+def _with_other_norms(transformer: SD3Transformer2DModel) -> SD3Transformer2DModel:
+    """Weights of norms begin as ones, which nobody would miss."""
+    generator = torch.Generator().manual_seed(0)
+    for one in transformer.modules():
+        if isinstance(one, RMSNorm):
+            one.weight.data = 1 + 0.3 * torch.randn(one.weight.shape, generator=generator)
+    return transformer
 
 
 def inputs(batch: int = 3, tokens: int = TOKENS) -> dict[str, Tensor]:

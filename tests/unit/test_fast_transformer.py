@@ -18,12 +18,13 @@ from atelier.errors import ConfigError
 from atelier.policies.deepgen.transformer import masked
 from atelier.policies.deepgen.transformer import velocity as deepgens
 from atelier.policies.sd3.fast import install
+from atelier.policies.sd3.fast.block import head_normed, layer_normed
 from atelier.policies.sd3.fast.install import make_fast
 from atelier.policies.sd3.fast.layers import outputs, read
 from atelier.policies.sd3.lora import add_adapter
 from atelier.training.distributed import World
 from atelier.training.engines import make_engine
-from tests.support.random_transformers import Kind, build, inputs
+from tests.support.random_transformers import TOKENS, Kind, build, inputs
 from tests.support.ranks import on_ranks
 
 # Besides the usual ones, layers that are products of their own.
@@ -134,6 +135,29 @@ def test_in_16_bits_it_is_as_exact_as_stock(dtype: torch.dtype) -> None:
         exact = velocity(transformer("sd35", "lora", fast=False))
     stock, fast = ((made(one) - exact).norm() for one in (False, True))
     assert 0 < fast < 1.2 * stock
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_norms_of_16_bits_are_rounded_once(dtype: torch.dtype) -> None:
+    x = torch.randn(6, 5, 2, 8, generator=torch.Generator().manual_seed(0)).to(dtype)
+    weight = torch.rand(8, generator=torch.Generator().manual_seed(1)) + 0.5
+    assert torch.equal(layer_normed(x), layer_normed(x.float()))
+    assert torch.equal(head_normed(x, weight), head_normed(x.float(), weight).to(dtype))
+
+
+@pytest.mark.parametrize("kind", ["sd3", "sd35"])
+def test_it_minds_a_mask(kind: Kind) -> None:
+    """As DeepGen's attention does, whose rows are of different lengths."""
+    stock = masked(transformer(kind, "lora", fast=False))
+    fast = transformer(kind, "lora", fast=True)
+    mask = torch.ones(3, TOKENS, dtype=torch.bool)
+    told = inputs().values()
+    with torch.no_grad():
+        whole = deepgens(fast, *told)
+        mask[0, 3:] = False
+        made = deepgens(fast, *told, mask)
+        require_equal(made, deepgens(stock, *told, mask))
+    assert (made[0] - whole[0]).norm() > 1e-3 * whole[0].norm()
 
 
 def test_blocks_compute_without_autocast(monkeypatch: pytest.MonkeyPatch) -> None:

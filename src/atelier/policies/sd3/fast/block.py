@@ -86,9 +86,9 @@ def run_block(
     count, signal = image.shape[1], functional.silu(signal)
     around, around_feeding, *around_second = _modulations(ours.modulation, signal)
     around_text, *around_text_feeding = _modulations(others.modulation, signal)
-    normed = _normed(image)
+    normed = layer_normed(image)
     of_image = _heads(ours.attention, _modulated(normed, around, image.dtype))
-    of_text = _heads(others.attention, _modulated(_normed(text), around_text, text.dtype))
+    of_text = _heads(others.attention, _modulated(layer_normed(text), around_text, text.dtype))
     mixed = _attended([of_image, of_text], mask)
 
     image = image + around.gate * output(ours.following.out, mixed[:, :count])
@@ -114,7 +114,8 @@ def _modulations(layers: Layers, signal: Tensor) -> list[Modulation]:
     return [Modulation(*parts[start : start + 3]) for start in range(0, len(parts), 3)]
 
 
-def _normed(x: Tensor) -> Tensor:
+def layer_normed(x: Tensor) -> Tensor:
+    """Float32."""
     return functional.layer_norm(x.float(), x.shape[-1:], eps=EPSILON)
 
 
@@ -129,10 +130,11 @@ def _heads(attention: Attention, x: Tensor) -> list[Tensor]:
         return made
     query, key, value = made
     of_query, of_key = attention.norms
-    return [_head_normed(query, of_query), _head_normed(key, of_key), value]
+    return [head_normed(query, of_query), head_normed(key, of_key), value]
 
 
-def _head_normed(x: Tensor, weight: Tensor) -> Tensor:
+def head_normed(x: Tensor, weight: Tensor) -> Tensor:
+    """In the dtype of `x`, rounded once."""
     exact = x.float()
     size = exact.square().mean(-1, keepdim=True)
     return (exact * torch.rsqrt(size + EPSILON) * weight.float()).to(x.dtype)
@@ -147,5 +149,5 @@ def _attended(streams: list[list[Tensor]], mask: Tensor | None) -> Tensor:
 
 
 def _fed(following: Following, x: Tensor, by: Modulation) -> Tensor:
-    inner = output(following.widen, _modulated(_normed(x), by, x.dtype))
+    inner = output(following.widen, _modulated(layer_normed(x), by, x.dtype))
     return x + by.gate * output(following.narrow, functional.gelu(inner, approximate="tanh"))
