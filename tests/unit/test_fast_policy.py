@@ -10,18 +10,21 @@ from torch import Tensor
 
 from atelier.config.resolve import load_stage_config
 from atelier.config.schema import RunConfig
+from atelier.config.sections.policy import PolicyConfig
 from atelier.data.prompts import Prompt
 from atelier.data.scenes import Scene, SceneObject, to_dict
 from atelier.export.sd3.reference import in_float32
 from atelier.policies import embedding_cache
 from atelier.policies.base import Sample
 from atelier.policies.deepgen.policy import DeepGenPolicy
+from atelier.policies.sd3 import transformer_policy
 from atelier.policies.sd3.policy import SD3Policy
 from atelier.policies.sd3.transformer_policy import TransformerPolicy
 from atelier.tracking.run_directory import RunDirectory
 from atelier.training.checkpoint import check_reload, latest_checkpoint, load_checkpoint
 from atelier.training.weights import put_weights
 from atelier.training.worker import train
+from tests.support.random_transformers import build
 from tests.support.runs import make_run, metrics, random_deepgen_model, untrained_pipeline
 
 LORA = {"trainable": "lora", "lora": {"rank": 4, "alpha": 8}}
@@ -102,6 +105,23 @@ def test_it_samples_and_learns_as_stock_does(setting: str) -> None:
         if value is not None:
             differ = (gradients[name] - value).norm()
             assert differ <= 1e-4 * max(value.norm(), 1e-2 * largest), name
+
+
+@pytest.mark.parametrize(
+    ("device", "compile_", "compiled"),
+    [("cuda", None, True), ("cpu", None, False), ("cuda", False, False), ("cpu", True, True)],
+)
+@pytest.mark.parametrize("family", ["sd3", "deepgen"])
+def test_gpus_compile_unless_told_otherwise(
+    monkeypatch: pytest.MonkeyPatch, family, device: str, compile_: bool | None, compiled: bool
+) -> None:
+    told = []
+    monkeypatch.setattr(transformer_policy, "make_fast", lambda _, *a, **k: told.append((a, k)))
+    settings = {"family": family, "compile": compile_}
+    for one in ("stock", "fast"):
+        policy = PolicyConfig(**settings, transformer=one)
+        transformer_policy.prepared(build("sd3"), policy, 0, torch.device(device))
+    assert told == [((compiled,), {"any_length": family == "deepgen"})]
 
 
 # Runs ---------------------------------------------------------------------------------------------

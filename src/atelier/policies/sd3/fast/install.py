@@ -87,8 +87,8 @@ def _forward(
     temb: Tensor,
     joint_attention_kwargs: dict[str, Any] | None = None,
 ) -> tuple[Tensor | None, Tensor]:
-    """Of a JointTransformerBlock, in the dtype of `hidden_states`, whatever the autocast: it would
-    cast what needs no cast, and hide which tensors are rounded."""
+    """Of a JointTransformerBlock, in the dtype of `hidden_states`. Weights of another one are cast
+    where they are used; autocast would cast to and fro between what is fused here."""
     mask = _mask(**joint_attention_kwargs or {})
     with torch.autocast(hidden_states.device.type, enabled=False):
         return run(_block(block), hidden_states, encoder_hidden_states, temb, mask)
