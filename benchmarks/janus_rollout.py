@@ -20,10 +20,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from typing import get_args
 
 import torch
@@ -44,8 +41,8 @@ from atelier.policies.janus.sampling import Generation
 from atelier.policies.janus.trainable import train_fully
 from atelier.policies.language.adapters import require_frozen
 from benchmarks.janus_shape import JANUS_SHAPES, JanusShape, janus_config
+from benchmarks.timing import Meter, timed
 
-GIBIBYTE = 2**30
 PAD, BOS, EOS, BOI, IMAGE = 0, 1, 2, 3, 5
 ON_A_CPU = ("eager", "dynamic", "compile")
 LENGTHS = (24, 18, 12)  # of prompts, in tokens
@@ -97,38 +94,6 @@ def plain(
         **{CACHE_ARGUMENT: cache},
         **settings,
     )
-
-
-class Meter:
-    """Seconds and peak memory of a phase."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._on_gpu = device.type == "cuda"
-        self.seconds = 0.0
-        self.peak = 0.0
-
-    @contextmanager
-    def __call__(self) -> Iterator[None]:
-        if self._on_gpu:
-            torch.cuda.synchronize()
-            torch.cuda.reset_peak_memory_stats()
-        start = time.perf_counter()
-        yield
-        if self._on_gpu:
-            torch.cuda.synchronize()
-            self.peak = torch.cuda.max_memory_allocated() / GIBIBYTE
-        self.seconds = time.perf_counter() - start
-
-
-def timed(run: Callable[[], object], meter: Meter, repeats: int) -> tuple[float, float]:
-    """Median seconds and peak GiB, after a warm-up."""
-    run()
-    seconds = []
-    for _ in range(repeats):
-        with meter():
-            run()
-        seconds.append(meter.seconds)
-    return statistics.median(seconds), meter.peak
 
 
 def equivalence(

@@ -424,6 +424,7 @@ def test_a_recipe_is_warned_of_only_for_what_a_machine_lacks(
         ("algorithm.kl_placement=reward", "algorithm.beta above 0"),
         ("train.in_flight=store", "train.one_step_off: true"),
         ("launch.zero_stage=3", "launch.engine: deepspeed"),
+        ("policy.compile=true", "policy.transformer: fast"),
         ("rewards.ocr.spans.case_sensitive=false", "rewards.ocr.rule: spans"),
         ("evaluation.ocr.spans.case_sensitive=false", "evaluation.ocr.rule: spans"),
         ("tracking.wandb.mode=online", "tracking.wandb.enabled: true"),
@@ -655,6 +656,15 @@ def test_a_run_that_does_not_fit_on_the_disk_is_warned_of(monkeypatch):
 )
 def test_dtypes_that_exclude_each_other(overrides: list[str], text: str) -> None:
     assert text in refusal(*overrides)
+
+
+def test_a_fast_transformer_needs_whole_weights() -> None:
+    shards = ("launch.engine=deepspeed", "launch.zero_stage=3")
+    text = refusal("policy.transformer=fast", *shards)
+    assert "policy.transformer: fast multiplies with weights of several layers at once" in text
+    assert "use stock here, or launch.zero_stage: 2" in text
+    for others in (("launch.engine=deepspeed",), ("launch.zero_stage=3",)):
+        planned("policy.transformer=fast", *others)
 
 
 def test_only_a_hub_id_has_revisions(model: Path) -> None:

@@ -123,6 +123,7 @@ POLICIES = {
     "sd3-sde": lambda: sd3(dynamics="flow_sde", noise_level=0.3),
     "sd3-guided": lambda: sd3(guidance_scale=3.0),
     "sd3-lora": lambda: sd3(policy={"trainable": "lora", "lora": LoraConfig(rank=4, alpha=8)}),
+    "sd3-fast": lambda: sd3(policy={"transformer": "fast"}, guidance_scale=3.0),
     "sd3-dance": lambda: sd3(dynamics="dance_sde", noise_level=0.3),
     "sd3-guard": lambda: sd3(dynamics="flow_sde", noise_level=0.3, log_prob="ratio_norm"),
     "sd3-groups": lambda: sd3(
@@ -155,6 +156,11 @@ POLICIES = {
         policy={"trainable": "lora", "lora": {"rank": 4, "alpha": 8}}, guidance_scale=2.0
     ),
     "deepgen-edit": lambda: deepgen(kind="edit", guidance_scale=2.0),
+    "deepgen-fast": lambda: deepgen(
+        kind="edit",
+        guidance_scale=2.0,
+        policy={"transformer": "fast", "trainable": "lora", "lora": {"rank": 4, "alpha": 8}},
+    ),
     "deepgen-nft": lambda: deepgen(dynamics="ode"),
     "token": lambda: ToyTokenPolicy(1),
     "completions": lambda: ToyCompletions(1),

@@ -30,6 +30,13 @@ def policy_rejections(config: RunConfig) -> Iterator[tuple[str, str]]:
         yield "launch.offload", "needs launch.engine: deepspeed with launch.zero_stage: 3"
     if launch.zero_tuning == "sd3" and launch.offload:
         yield "launch.zero_tuning", "sd3 is without launch.offload; use general"
+    shards_weights = (launch.engine, launch.zero_stage) == ("deepspeed", 3)
+    if policy.denoises and policy.transformer == "fast" and shards_weights:
+        yield (
+            "policy.transformer",
+            "fast multiplies with weights of several layers at once, and with launch.zero_stage 3 "
+            "a rank has a part of each; use stock here, or launch.zero_stage: 2",
+        )
     if policy.dtype == "float16" and launch.engine == "deepspeed":
         yield (
             "policy.dtype",

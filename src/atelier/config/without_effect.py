@@ -101,6 +101,16 @@ RULES = (
     ),
     Rule(_STOCHASTIC_STEPS, lambda config: config.policy.denoises, "policy.family: sd3 or deepgen"),
     Rule(
+        ("policy.transformer",),
+        lambda config: config.policy.denoises,
+        "policy.family: sd3 or deepgen",
+    ),
+    Rule(
+        ("policy.compile",),
+        lambda config: config.policy.transformer == "fast",
+        "policy.transformer: fast",
+    ),
+    Rule(
         ("policy.max_sequence_length",),
         lambda config: config.policy.family == "sd3",
         "policy.family: sd3",

@@ -96,6 +96,17 @@ class PolicyConfig(Section):
         "trained is always held in float32.",
     )
     gradient_checkpointing: bool = Field(False, description="Recompute activations in backward.")
+    transformer: Literal["stock", "fast"] = Field(
+        "stock",
+        description="Who computes the transformer's blocks: diffusers; or the same arithmetic in "
+        "fewer and larger kernels (sd3, deepgen; not with zero_stage 3). Weights, files and "
+        "adapters are the same.",
+    )
+    compile: bool | None = Field(
+        None,
+        description="Whether Inductor compiles a fast transformer's blocks, when a shape first "
+        "comes up; default: on GPUs. A CPU compiles for minutes.",
+    )
 
     @property
     def denoises(self) -> bool:

@@ -80,7 +80,8 @@ def images_of(
 
 
 def in_float32(policy: PolicyConfig) -> PolicyConfig:
-    """The same with every part in float32."""
+    """The same with every part in float32, computed as the libraries do."""
     full = {"dtype": "float32"}
     parts = {"text": policy.text.model_copy(update=full), "vae": policy.vae.model_copy(update=full)}
-    return policy.model_copy(update={**full, "base_dtype": "float32", **parts})
+    own = {"base_dtype": "float32", "transformer": "stock"}
+    return policy.model_copy(update={**full, **own, **parts})

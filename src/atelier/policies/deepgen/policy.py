@@ -44,7 +44,8 @@ class DeepGenPolicy(TransformerPolicy):
     ) -> None:
         policy = config.policy
         held = policy.base_dtype if policy.trainable == "lora" else "float32"
-        transformer = masked(prepared(source.transformer(held), policy, config.train.seed))
+        loaded = source.transformer(held)
+        transformer = masked(prepared(loaded, policy, config.train.seed, device))
         self._vae = source.vae()
         self._bridge = _trained_bridge(source, policy)
         module = DeepGenModule(transformer, self._bridge)

@@ -31,7 +31,7 @@ class SD3Policy(TransformerPolicy):
         device: torch.device,
         rank: int = 0,
     ) -> None:
-        transformer = prepared(pipeline.transformer, config.policy, config.train.seed)
+        transformer = prepared(pipeline.transformer, config.policy, config.train.seed, device)
         parts = (transformer, transformer, pipeline.vae, pipeline.scheduler)
         super().__init__(*parts, config, device, rank)
         self._encoder = encoder

@@ -25,6 +25,7 @@ from atelier.policies.flow.policy import FlowPolicy
 from atelier.policies.precision import computing_in
 from atelier.policies.sd3.decoder import ImageDecoder
 from atelier.policies.sd3.encoder import ImageEncoder
+from atelier.policies.sd3.fast.install import make_fast
 from atelier.policies.sd3.lora import add_adapter
 
 
@@ -145,9 +146,13 @@ class TransformerPolicy(FlowPolicy):
 
 
 def prepared(
-    transformer: SD3Transformer2DModel, policy: PolicyConfig, seed: int
+    transformer: SD3Transformer2DModel, policy: PolicyConfig, seed: int, device: torch.device
 ) -> SD3Transformer2DModel:
-    """The transformer with what `policy.trainable` says of it, in place."""
+    """The transformer with what `policy.trainable` says of it, in place; it stays where it is.
+
+    Args:
+        device: where it will compute.
+    """
     transformer.eval()  # no dropout: the rollout and the replay must agree
     if policy.gradient_checkpointing:
         transformer.enable_gradient_checkpointing()
@@ -156,6 +161,10 @@ def prepared(
         add_adapter(transformer, policy.lora, seed=key("lora", seed))
     else:
         transformer.requires_grad_(True)  # all: the table of positions is a buffer in diffusers
+    if policy.transformer == "fast":
+        compiled = device.type == "cuda" if policy.compile is None else policy.compile
+        # What a language model reads has any length; embeddings of SD3's encoders have one.
+        make_fast(transformer, compiled, any_length=policy.family == "deepgen")
     return transformer
 
 

@@ -1,0 +1,304 @@
+"""The stock transformer of Stable Diffusion 3 beside the fast one (policy.transformer).
+
+    python -m benchmarks.fast_transformer                                     # on a GPU
+    python -m benchmarks.fast_transformer --size tiny --device cpu --dtype float32
+
+One process, random weights of SD3.5-Medium's shape, 512x512, LoRA; the product's own rollout and
+replay. No text encoder, autoencoder, reward or optimizer is in any figure. A line of JSON each:
+
+    matmul       rate of a square product in the same dtype: what every share of the peak is of
+    rollout      images a second, all steps but the last with log-prob
+    train        samples times steps a second: forward and backward of the clipped loss of a
+                 micro-batch at a step; `reference`: and a forward with the adapter off, for the KL
+    replay       |ratio - 1| of a rollout that is replayed before any update
+    equivalence  fast against stock: error of the velocity and of the gradient of all adapters, by
+                 the norms of stock's, and the cosine of both gradients
+
+A share of the peak counts the arithmetic of the transformer itself: nothing for adapters, nor for
+what is computed again. With guidance a micro-batch has half the samples and as many rows. Seconds
+are medians after a warm-up, in which blocks are compiled. Peak memory is what torch allocated at
+most, weights included.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import Literal
+
+import diffusers
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+
+from atelier.algorithms.policy_loss import clipped_policy_loss
+from atelier.config.schema import RunConfig
+from atelier.data.prompts import Prompt
+from atelier.policies.base import Part, Rollout, Sample
+from atelier.policies.sd3.conditions import Conditions
+from atelier.policies.sd3.policy import SD3Policy
+from benchmarks.sd3_shape import SHAPES, Shape, build_transformer, build_vae
+from benchmarks.timing import Meter, timed
+
+Way = Literal["stock", "fast"]
+Facts = dict[str, object]
+CLIP_RANGE = 1e-4
+PROMPT = Prompt(0, 0, "a sign that says SUN", {})
+
+
+@dataclass(frozen=True)
+class Size:
+    """A shape, the side of its images (None: its own) and of their latents, tokens of a prompt, and
+    the side of the product that is the peak."""
+
+    shape: Shape
+    resolution: int | None
+    latents: int
+    tokens: int
+    product: int
+
+
+SIZES = {
+    "medium": Size(SHAPES["medium"], 512, 64, 205, 8192),
+    "tiny": Size(SHAPES["small"], None, 16, 5, 256),
+}
+
+
+class RandomEmbeddings:
+    """In the place of text encoders."""
+
+    def __init__(self, size: Size, device: torch.device) -> None:
+        self._size, self._device = size, device
+
+    def encode(self, texts: Sequence[str]) -> Conditions:
+        shape = self._size.shape
+        rows = [torch.Generator().manual_seed(len(one)) for one in texts]
+        tokens = [torch.randn(self._size.tokens, shape.text_width, generator=one) for one in rows]
+        pooled = [torch.randn(sum(shape.clip_widths), generator=one) for one in rows]
+        return Conditions(*(torch.stack(each).to(self._device) for each in (tokens, pooled)))
+
+
+class UndecodedPolicy(SD3Policy):
+    """Its images are not made of their latents."""
+
+    def decode(self, latents: Tensor) -> np.ndarray:
+        return np.zeros((len(latents), 1, 1, 3), np.uint8)
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A policy and what it is measured with."""
+
+    policy: UndecodedPolicy
+    samples: list[Sample]
+    guidance: float
+    repeats: int
+
+    @property
+    def device(self) -> torch.device:
+        return self.policy.device
+
+    def rollout(self) -> Rollout:
+        return self.policy.rollout(self.policy.module, self.samples)
+
+    def update(self, rollout: Rollout, action: int, with_reference: bool) -> None:
+        """Forward and backward, gradients dropped."""
+        part = Part(slice(action, action + 1))
+        replay = self.policy.replay(self.policy.module, rollout, part, with_reference)
+        assert replay.log_prob is not None
+        assert rollout.old_log_probs is not None
+        old = rollout.old_log_probs[:, part.actions]
+        advantages = torch.ones_like(old)
+        loss = clipped_policy_loss(replay.log_prob, old, advantages, CLIP_RANGE, CLIP_RANGE).loss
+        if with_reference:
+            known = replay.statistics
+            loss = loss.mean() + (known["velocity"] - known["reference_velocity"]).square().mean()
+        loss.mean().backward()
+        self.policy.module.zero_grad()
+
+    def gap(self, rollout: Rollout) -> Facts:
+        """Before any update."""
+        with torch.no_grad():
+            replays = [
+                self.policy.replay(self.policy.module, rollout, part, False).log_prob
+                for part in self.policy.parts(rollout)
+            ]
+        gap = (torch.cat(replays, dim=1) - rollout.old_log_probs).exp().sub(1).abs()
+        return {"mean": float(gap.mean()), "max": float(gap.max())}
+
+    def answer(self) -> tuple[Tensor, Tensor]:
+        """The velocity of fixed latents, and the gradient of all adapters, on the CPU."""
+        x = self.policy.noise(range(len(self.samples)))[:, 0]
+        conditions = self.policy.encode([one.prompt for one in self.samples], self.guidance)
+        told = (torch.tensor([500.0], device=self.device), conditions, self.guidance)
+        velocity = self.policy.velocity(self.policy.module, x, *told)
+        weight = self.policy.noise(range(100, 100 + len(x)))[:, 0]
+        (velocity * weight).sum().backward()
+        gradients = [one.grad.flatten() for one in self.policy.trainable().values()]
+        found = velocity.detach().cpu(), torch.cat(gradients).cpu()
+        self.policy.module.zero_grad()
+        return found
+
+
+def bench(way: Way, size: Size, guidance: float, options: argparse.Namespace) -> Bench:
+    """The same weights each time; adapters that do something."""
+    device = torch.device(options.device)
+    count = options.rows // (1 if guidance == 1 else 2)
+    config = RunConfig.model_validate(
+        {
+            "policy": {
+                "trainable": "lora",
+                "dtype": options.dtype,
+                "base_dtype": options.dtype,
+                "resolution": size.resolution,
+                "gradient_checkpointing": options.checkpointing,
+                "transformer": way,
+                "compile": options.compile,
+            },
+            "rollout": {
+                "micro_batch_size": count,
+                "num_inference_steps": options.steps,
+                "guidance_scale": guidance,
+                "dynamics": "flow_sde",
+                "noise_level": 0.7,
+                "window": {"strategy": "all"},
+            },
+        }
+    )
+    torch.manual_seed(0)
+    with device:
+        transformer = build_transformer(size.shape).to(getattr(torch, options.dtype))
+    narrow = replace(size.shape, vae_channels=(32,) * len(size.shape.vae_channels))
+    pipeline = SimpleNamespace(
+        transformer=transformer,
+        vae=build_vae(narrow),
+        scheduler=diffusers.FlowMatchEulerDiscreteScheduler(shift=3.0),
+    )
+    policy = UndecodedPolicy(pipeline, RandomEmbeddings(size, device), config, device)
+    generator = torch.Generator().manual_seed(0)
+    for name, one in policy.trainable().items():
+        if "lora_B" in name:
+            one.data = torch.randn(one.shape, generator=generator).to(one) * 1e-2
+    policy.begin_step(1)
+    samples = [Sample(index, 0, PROMPT) for index in range(count)]
+    return Bench(policy, samples, guidance, options.repeats)
+
+
+def arithmetic(size: Size) -> tuple[int, int]:
+    """Operations of a row: of a forward pass, and with the backward pass that adapters need."""
+    shape, side = size.shape, size.latents
+    with torch.device("meta"):
+        transformer = build_transformer(shape).requires_grad_(False)
+        x = torch.empty(1, shape.latent_channels, side, side, requires_grad=True)
+        told = (
+            torch.empty(1, size.tokens, shape.text_width),
+            torch.empty(1, sum(shape.clip_widths)),
+        )
+        with FlopCounterMode(display=False) as counter:
+            velocity = transformer(x, *told, torch.empty(1), return_dict=False)[0]
+            forward = counter.get_total_flops()
+            velocity.sum().backward()
+    return forward, counter.get_total_flops()
+
+
+def peak_rate(size: Size, options: argparse.Namespace) -> float:
+    """Operations a second of a square product."""
+    device, side = torch.device(options.device), size.product
+    one = torch.randn(side, side, device=device, dtype=getattr(torch, options.dtype))
+    seconds, _ = timed(lambda: [one @ one for _ in range(10)], Meter(device), options.repeats)
+    return 10 * 2 * side**3 / seconds
+
+
+def speeds(one: Bench, work: tuple[int, int], peak: float) -> Iterator[Facts]:
+    """Of a rollout, and of a step of a micro-batch that is trained, in the middle of it."""
+    forward, both = work
+    count, rows = len(one.samples), len(one.samples) * (1 if one.guidance == 1 else 2)
+    meter, rollout = Meter(one.device), one.rollout()
+    steps = len(rollout.record["schedule"].steps)
+    seconds, memory = timed(one.rollout, meter, one.repeats)
+    yield {
+        "phase": "rollout",
+        "images_per_second": count / seconds,
+        "share_of_peak": rows * steps * forward / seconds / peak,
+        "peak_gib": memory,
+    }
+    for with_reference in (False, True):
+
+        def update(reference: bool = with_reference) -> None:
+            one.update(rollout, rollout.actions // 2, reference)
+
+        seconds, memory = timed(update, meter, one.repeats)
+        operations = rows * (both + (forward if with_reference else 0))
+        yield {
+            "phase": "train",
+            "reference": with_reference,
+            "sample_steps_per_second": count / seconds,
+            "share_of_peak": operations / seconds / peak,
+            "peak_gib": memory,
+        }
+    yield {"phase": "replay", **one.gap(rollout)}
+
+
+def equivalence(stock: tuple[Tensor, Tensor], fast: tuple[Tensor, Tensor]) -> Facts:
+    """Of velocities and gradients."""
+    velocity, gradient = (
+        float((b - a).norm() / a.norm()) for a, b in zip(stock, fast, strict=True)
+    )
+    cosine = torch.nn.functional.cosine_similarity(stock[1].double(), fast[1].double(), dim=0)
+    return {"velocity": velocity, "gradient": gradient, "gradient_cosine": float(cosine)}
+
+
+def results(options: argparse.Namespace) -> Iterator[Facts]:
+    """All lines."""
+    size = SIZES[options.size]
+    on_gpu = torch.device(options.device).type == "cuda"
+    name = torch.cuda.get_device_name() if on_gpu else "cpu"
+    yield {"device": name, "torch": torch.__version__, "diffusers": diffusers.__version__}
+    yield {"size": options.size, "dtype": options.dtype, "rows": options.rows}
+    work, peak = arithmetic(size), peak_rate(size, options)
+    yield {"phase": "matmul", "teraflops": peak / 1e12}
+    for guidance in options.guidance:
+        answers: dict[Way, tuple[Tensor, Tensor]] = {}
+        ways: tuple[Way, ...] = ("stock", "fast")
+        for way in ways:
+            one = bench(way, size, guidance, options)
+            answers[way] = one.answer()
+            for facts in speeds(one, work, peak):
+                yield {"guidance": guidance, "way": way, **facts}
+            del one
+            gc.collect()
+            if on_gpu:
+                torch.cuda.empty_cache()
+        found = equivalence(answers["stock"], answers["fast"])
+        yield {"guidance": guidance, "phase": "equivalence", **found}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--size", default="medium", choices=SIZES)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float16", "float32"))
+    parser.add_argument("--rows", type=int, default=24, help="of a micro-batch, even")
+    parser.add_argument("--guidance", type=float, nargs="+", default=[1.0, 4.5])
+    parser.add_argument("--steps", type=int, default=10, help="of denoising")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--checkpointing", action="store_true", help="recompute activations")
+    parser.add_argument(
+        "--compile",
+        action=argparse.BooleanOptionalAction,
+        help="blocks of the fast transformer; default: on GPUs",
+    )
+    for facts in results(parser.parse_args(arguments)):
+        rounded = {k: float(f"{v:.4g}") if isinstance(v, float) else v for k, v in facts.items()}
+        print(json.dumps(rounded), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,134 @@
+"""A block's tensors out of diffusers' modules, and its `forward` in place of the stock one.
+
+Everything else is as it was: modules and their parameters, their names and gradients, adapters and
+their switch, recomputation. So whatever saves, loads, averages, shards optimizers or exports need
+not know of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from diffusers import SD3Transformer2DModel
+from diffusers.models.normalization import RMSNorm
+from torch import Tensor, nn
+
+from atelier.errors import ConfigError
+from atelier.policies.sd3.fast.block import (
+    EPSILON,
+    Attention,
+    Block,
+    Following,
+    Image,
+    Text,
+    run_block,
+)
+from atelier.policies.sd3.fast.layers import Layers, read
+
+Run = Callable[[Block, Tensor, Tensor, Tensor, Tensor | None], tuple[Tensor | None, Tensor]]
+
+# Kinds of blocks, shapes, with and without gradients and adapter: each is a graph of its own.
+GRAPHS = 64
+
+
+def make_fast(
+    transformer: SD3Transformer2DModel, compiled: bool, any_length: bool = False
+) -> SD3Transformer2DModel:
+    """The transformer, in place, with blocks that compute the same in fewer kernels.
+
+    Args:
+        compiled: by Inductor, once a kind of blocks and shape.
+        any_length: whether texts of all lengths share what is compiled.
+
+    Raises:
+        ConfigError: its blocks are of a kind that is not known.
+    """
+    for name, module in transformer.named_modules():
+        if name.endswith((".norm_q", ".norm_k", ".norm_added_q", ".norm_added_k")):
+            _require_known(name, module)
+    run: Run = _compiled(any_length) if compiled else run_block
+    for block in transformer.transformer_blocks:
+        block.forward = partial(_forward, block, run)
+    return transformer
+
+
+def _require_known(name: str, norm: nn.Module) -> None:
+    if not isinstance(norm, RMSNorm) or norm.eps != EPSILON:
+        raise ConfigError(
+            f"policy.transformer: fast does not know the {type(norm).__name__} of {name} in this "
+            "model; use stock"
+        )
+
+
+def _compiled(any_length: bool) -> Run:
+    limit = torch._dynamo.config.recompile_limit
+    torch._dynamo.config.recompile_limit = max(limit, GRAPHS)
+    run: Run = torch.compile(run_block, fullgraph=True, dynamic=False)
+    return partial(_of_any_length, run) if any_length else run
+
+
+def _of_any_length(
+    run: Run, block: Block, image: Tensor, text: Tensor, signal: Tensor, mask: Tensor | None
+) -> tuple[Tensor | None, Tensor]:
+    torch._dynamo.maybe_mark_dynamic(text, 1)
+    if mask is not None:
+        torch._dynamo.maybe_mark_dynamic(mask, (2, 3))
+    return run(block, image, text, signal, mask)
+
+
+def _forward(
+    block: nn.Module,
+    run: Run,
+    hidden_states: Tensor,
+    encoder_hidden_states: Tensor,
+    temb: Tensor,
+    joint_attention_kwargs: dict[str, Any] | None = None,
+) -> tuple[Tensor | None, Tensor]:
+    """Of a JointTransformerBlock, in the dtype of `hidden_states`. Weights of another one are cast
+    where they are used; autocast would cast to and fro between what is fused here."""
+    mask = _mask(**joint_attention_kwargs or {})
+    with torch.autocast(hidden_states.device.type, enabled=False):
+        return run(_block(block), hidden_states, encoder_hidden_states, temb, mask)
+
+
+def _mask(attention_mask: Tensor | None = None) -> Tensor | None:
+    """Of what else an attention may be told, nothing is known."""
+    return attention_mask
+
+
+def _block(block: Any) -> Block:
+    joint, own = block.attn, block.attn2
+    image = Image(
+        read(block.norm1.linear),
+        _of_image(joint),
+        Following(read(joint.to_out[0]), *_feed_forward(block.ff)),
+        None if own is None else (_of_image(own), read(own.to_out[0])),
+    )
+    following = None
+    if not block.context_pre_only:
+        following = Following(read(joint.to_add_out), *_feed_forward(block.ff_context))
+    return Block(image, Text(read(block.norm1_context.linear), _of_text(joint), following))
+
+
+def _of_image(attention: Any) -> Attention:
+    layers = read(attention.to_q, attention.to_k, attention.to_v)
+    return Attention(attention.heads, layers, _norms(attention.norm_q, attention.norm_k))
+
+
+def _of_text(attention: Any) -> Attention:
+    layers = read(attention.add_q_proj, attention.add_k_proj, attention.add_v_proj)
+    norms = _norms(attention.norm_added_q, attention.norm_added_k)
+    return Attention(attention.heads, layers, norms)
+
+
+def _norms(query: RMSNorm | None, key: RMSNorm | None) -> tuple[Tensor, Tensor] | None:
+    if query is None or key is None:
+        return None
+    return query.weight, key.weight
+
+
+def _feed_forward(network: Any) -> tuple[Layers, Layers]:
+    return read(network.net[0].proj), read(network.net[2])

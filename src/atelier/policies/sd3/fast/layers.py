@@ -1,0 +1,133 @@
+"""Linear layers that have one input, as one product; so are the first halves of their adapters.
+
+Adapters stay what peft made them: separate float32 parameters with their own gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+import torch
+from peft.tuners.lora import Linear as LoraLinear
+from torch import Tensor, nn
+from torch.nn import functional
+
+
+class Adapter(NamedTuple):
+    """What is added to a layer's output: up(down(x)) * scale. down [rank, in], up [out, rank]."""
+
+    down: Tensor
+    up: Tensor
+    scale: float
+
+
+class Layers(NamedTuple):
+    """Layers of one input.
+
+    Attributes:
+        weights: [out, in] each, or one of all of them where they lie together in memory.
+        biases: likewise.
+        widths: how many outputs each has.
+        adapters: of each, in their order.
+    """
+
+    weights: tuple[Tensor, ...]
+    biases: tuple[Tensor, ...]
+    widths: tuple[int, ...]
+    adapters: tuple[tuple[Adapter, ...], ...]
+
+
+def outputs(layers: Layers, x: Tensor) -> list[Tensor]:
+    """Of each layer [..., out], computed in the dtype of `x` [..., in]."""
+    weight, bias = (_joined(tensors, x.dtype) for tensors in (layers.weights, layers.biases))
+    made = list(functional.linear(x, weight, bias).split(layers.widths, dim=-1))
+    downs = [one.down for adapters in layers.adapters for one in adapters]
+    if not downs:
+        return made
+    inner = functional.linear(x, _joined(downs, x.dtype))
+    pieces = iter(inner.split([len(one) for one in downs], dim=-1))
+    for index, adapters in enumerate(layers.adapters):
+        for one in adapters:
+            added = functional.linear(next(pieces), one.up.to(x.dtype)) * one.scale
+            made[index] = made[index] + added
+    return made
+
+
+def output(layers: Layers, x: Tensor) -> Tensor:
+    """Of a single layer."""
+    (made,) = outputs(layers, x)
+    return made
+
+
+def read(*modules: nn.Module) -> Layers:
+    """Layers as they are now: with the adapters that are switched on.
+
+    Frozen ones are laid together in memory, once: their product then needs no copy of them, and
+    their parameters are views of what holds all.
+
+    Raises:
+        TypeError: a layer is neither linear nor peft's plain adapter of one.
+    """
+    bases = [_base(one) for one in modules]
+    return Layers(
+        _together([one.weight for one in bases]),
+        _together([one.bias for one in bases]),
+        tuple(one.out_features for one in bases),
+        tuple(_adapters(one) for one in modules),
+    )
+
+
+def _base(module: nn.Module) -> nn.Linear:
+    base = module.base_layer if isinstance(module, LoraLinear) else module
+    if not isinstance(base, nn.Linear) or base.bias is None:
+        raise TypeError(f"{type(module).__name__}: no linear layer with a bias")
+    return base
+
+
+def _adapters(module: nn.Module) -> tuple[Adapter, ...]:
+    if not isinstance(module, LoraLinear):
+        return ()
+    if module.merged or module.lora_variant or any(module.lora_bias.values()):
+        raise TypeError(f"{module}: only plain adapters that are not merged are known")
+    if module.disable_adapters:
+        return ()
+    return tuple(_adapter(module, name) for name in module.active_adapters)
+
+
+def _adapter(module: Any, name: str) -> Adapter:
+    down, up = module.lora_A[name].weight, module.lora_B[name].weight
+    return Adapter(down, up, module.scaling[name])
+
+
+def _joined(tensors: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
+    """Along the first dimension, in a dtype."""
+    held = [one.to(dtype) for one in tensors]
+    return held[0] if len(held) == 1 else torch.cat(held)
+
+
+def _together(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """One tensor of all of them where none is trained, else they as they are."""
+    if len(tensors) == 1 or any(one.requires_grad for one in tensors):
+        return tuple(tensors)
+    if not _adjoin(tensors):
+        whole = torch.cat([one.detach() for one in tensors])
+        for one, part in zip(tensors, whole.split([len(one) for one in tensors]), strict=True):
+            one.data = part
+    first = tensors[0]
+    shape = (sum(len(one) for one in tensors), *first.shape[1:])
+    return (first.as_strided(shape, first.stride(), first.storage_offset()),)
+
+
+def _adjoin(tensors: Sequence[Tensor]) -> bool:
+    """Whether each begins where the one before it ends. A module that is copied or moved to another
+    device gets separate ones."""
+    first = tensors[0]
+    ends = accumulate(one.numel() for one in tensors[:-1])
+    places = [first.storage_offset(), *(first.storage_offset() + end for end in ends)]
+    memory = first.untyped_storage().data_ptr()
+    return all(
+        one.untyped_storage().data_ptr() == memory and one.storage_offset() == place
+        for one, place in zip(tensors, places, strict=True)
+    )
