@@ -192,7 +192,9 @@ def test_an_edit_is_shown_beside_its_source(tmp_path: Path) -> None:
     made = edit_prompt(edit(Scene(things), random.Random(0), "remove"))
     run, one = RunDirectory(tmp_path), experience()
     samples = one.rollouts[0][0].samples
-    samples[:] = [replace(sample, prompt=made) if sample.index < 2 else sample for sample in samples]
+    samples[:] = [
+        replace(sample, prompt=made) if sample.index < 2 else sample for sample in samples
+    ]
     content = kept(run, one)
     sources = {entry["index"]: entry.get("source") for entry in content["samples"]}
     assert sources == {0: "source-00000.png", 1: "source-00000.png", 2: None, 3: None}

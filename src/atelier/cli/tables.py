@@ -167,12 +167,18 @@ def _memory_rows(plan: Plan) -> list[Row]:
     if not plan.model_is_here:
         remark += "; sizes of the published model; not on this machine"
     rows = [("memory a process", f"~{memory_amount(memory.peak)}", remark)]
-    rows += [(f"  {name}", memory_amount(size), "held") for name, size in memory.held.items() if size]
+    rows += [
+        (f"  {name}", memory_amount(size), "held") for name, size in memory.held.items() if size
+    ]
     for phase, terms in memory.phases.items():
         rows += [(f"  {name}", memory_amount(size), phase) for name, size in terms.items() if size]
-    rows += [(f"  {name}", memory_amount(size), "main memory") for name, size in memory.host.items()]
+    rows += [
+        (f"  {name}", memory_amount(size), "main memory") for name, size in memory.host.items()
+    ]
     if memory.painter:
-        rows.append(("memory a painting GPU", f"~{memory_amount(memory.painter_peak)}", "at its peak"))
+        rows.append(
+            ("memory a painting GPU", f"~{memory_amount(memory.painter_peak)}", "at its peak")
+        )
         rows += [(f"  {name}", memory_amount(size), "") for name, size in memory.painter.items()]
     return rows
 

@@ -18,7 +18,7 @@ from atelier.config.sections.rewards import JudgedSection
 PICTURE_TOKENS = 1000  # of 1024 x 1024 pixels: 765 to GPT-4o, 1 369 to Qwen2.5-VL
 SMALL_PICTURE_TOKENS = 85  # with image_detail: low
 QUESTION_TOKENS = 500
-WORDS_TOKENS = 500  # of an answer in words; one that is thought about takes thousands, up to its limit
+WORDS_TOKENS = 500  # of an answer in words; one that is thought about takes thousands
 _LIMITS = ("max_completion_tokens", "max_tokens")
 _THINKING = ("reasoning_effort", "reasoning")
 _MILLION = 1e6

@@ -3,8 +3,8 @@ spreadsheets, which read neither a page nor JSON lines.
 
     metrics.json    the held-out means after training and what they gained; the last step's reward
     training.csv    one line a training step
-    heldout.csv     one line a periodic evaluation, step 0 first; of how many prompts it is, which may
-                    be fewer than of the means in metrics.json
+    heldout.csv     one line a periodic evaluation, step 0 first, and of how many prompts it is,
+                    which may be fewer than of the means in metrics.json
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ class EvaluationFollower:
         logger.info("held-out at step %d%s: %s", images.step, of, describe(means))
 
     def _of_prompts(self, count: int) -> str:
-        """Of how many prompts, where before and after are of more: means of other prompts differ."""
+        """Of how many prompts, where before and after are of more, whose means are others."""
         config = self._config.evaluation
         whole = len(evaluated(self._prompts, config, config.prompts))
         return f" (first {count} of {whole} prompts)" if count < whole else ""
