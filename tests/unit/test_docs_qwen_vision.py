@@ -133,7 +133,7 @@ def test_the_run_of_the_page_is_a_plan_that_works(
     assert made.prompts_per_step == 8
     said = [one for one in made.warnings if not one.startswith("export.formats")]
     assert [one.partition(":")[0] for one in said] == ["judges.o3.budget.money"]
-    (cost,) = dict(made.judge_costs).values()
+    cost = dict(made.judge_costs)["o3"]
     assert f"the plan says {cost.money:,.0f} to {cost.most:,.0f}" in text
 
 
