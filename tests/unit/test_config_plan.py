@@ -401,8 +401,9 @@ def test_small_micro_batches_are_a_warning_not_an_error() -> None:
 def test_a_recipe_is_warned_of_only_for_what_a_machine_lacks(
     recipe: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """With disk, keys and files to download at hand, none is warned of."""
+    """With disk, GPU, keys, files to download and prompts of one's own, none is warned of."""
     monkeypatch.setattr("atelier.config.space.free_bytes", lambda _: 10**15)
+    monkeypatch.setattr("atelier.config.gpu_seen.gpu_is_seen", lambda: True)
     config = resolve(recipe, (), Path(os.devnull))
     for judge in config.judges.values():
         if judge.token_env is not None:
@@ -410,7 +411,31 @@ def test_a_recipe_is_warned_of_only_for_what_a_machine_lacks(
     adapter = tmp_path / "downloaded.safetensors"
     adapter.touch()
     here = [f"rollout.environment.adapter={adapter}"] if config.policy.family == "qwen" else []
-    assert plan(resolve(recipe, here, Path(os.devnull))).warnings == ()
+    warnings = plan(resolve(recipe, here, Path(os.devnull))).warnings
+    brings = any(judge.token_env is not None for judge in config.judges.values())
+    named = [one for one in warnings if one.startswith("data.source: scenes: ")]
+    assert len(named) == (brings and config.data.source == "scenes")
+    assert [one for one in warnings if one not in named] == []
+
+
+def test_a_gpu_that_this_machine_lacks_is_a_warning(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def said(device: str) -> list[str]:
+        warnings = planned(f"launch.device={device}").warnings
+        return [one for one in warnings if one.startswith("launch.device")]
+
+    monkeypatch.setattr("atelier.config.gpu_seen._DEVICES", tmp_path)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    (warning,) = said("cuda")
+    assert "cuda: no GPU is seen on this machine" in warning
+    assert said("auto") == said("cpu") == []
+    (tmp_path / "nvidiactl").touch()  # the driver's, without a card
+    assert said("cuda") == [warning]
+    (tmp_path / "nvidia0").touch()
+    assert said("cuda") == []
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert said("cuda") == [warning]
 
 
 @pytest.mark.parametrize(

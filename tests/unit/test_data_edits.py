@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from atelier.data.edit_check import check_edit
+from atelier.data.edit_check import EditResult, check_edit
 from atelier.data.edits import KINDS, Edit, edit
 from atelier.data.render import render
 from atelier.data.scenes import (
@@ -143,6 +143,25 @@ def test_scribble_is_something_else() -> None:
     found = check_edit(image, made)
     assert found.following == 1.0
     assert not found.facts["nothing else"]
+    assert found.wrong == ["something else is in the picture"]
+
+
+def test_what_is_wrong_is_told_in_sentences() -> None:
+    facts = {
+        "nothing else": True,
+        "followed": False,
+        "blue square stays at (1, 2)": False,
+        "red circle keeps its shape": False,
+        "step 2: colour red circle": False,
+    }
+    assert EditResult(0.0, 0.5, facts).wrong == [
+        "the instruction was not followed",
+        "blue square did not stay at (1, 2)",
+        "red circle lost its shape",
+        "step 2 was not taken (colour red circle)",
+    ]
+    made = edit(SCENE, random.Random(0), "remove")
+    assert check_edit(render(made.source), made).wrong == ["the instruction was not followed"]
 
 
 def test_a_full_grid_takes_nothing_more() -> None:

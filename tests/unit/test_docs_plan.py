@@ -46,6 +46,9 @@ def test_every_line_of_a_plan_is_explained(recipe: str) -> None:
     memory = planned.memory
     assert memory is not None
     assert {*memory.phases, "held", "main memory"} <= EXPLAINED
+    phases = [*memory.phases.values(), memory.held, memory.host, memory.painter]
+    parts = {name for one in phases for name in one}
+    assert parts <= EXPLAINED, parts - EXPLAINED
 
 
 def test_every_line_of_prompts_is_explained() -> None:

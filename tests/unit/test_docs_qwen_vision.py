@@ -120,6 +120,7 @@ def test_the_run_of_the_page_is_a_plan_that_works(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "word")  # as the page says
+    monkeypatch.setattr("atelier.config.gpu_seen.gpu_is_seen", lambda: True)
     (text,) = re.findall(r"```yaml\n(inherits.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     for file in re.findall(
         r"(?:data/prompts|checkpoints|runs/ID/baseline)/(\S+)",
@@ -131,7 +132,9 @@ def test_the_run_of_the_page_is_a_plan_that_works(
     made = plan(recipe(str(own)))
     assert made.prompts_per_step == 8
     said = [one for one in made.warnings if not one.startswith("export.formats")]
-    assert not said
+    assert [one.partition(":")[0] for one in said] == ["judges.o3.budget.money"]
+    cost = dict(made.judge_costs)["o3"]
+    assert f"the plan says {cost.money:,.0f} to {cost.most:,.0f}" in text
 
 
 # Recipes ----------------------------------------------------------------------------------------

@@ -78,7 +78,7 @@ def test_a_copy_of_the_source_follows_nothing_and_keeps_all() -> None:
     assert found.mean("gold_following") == found.mean("gold_edited") == 0
     assert found.mean("gold_preserving/c8") is None
     assert found.mean("gold_preserving") > 0.9
-    assert found.rows[7]["text"].startswith("wrong: step 1: ")
+    assert found.rows[7]["text"].startswith("step 1 was not taken (")
 
 
 def test_a_judge_is_asked_as_the_reward_asks_and_gold_stands_beside_it() -> None:

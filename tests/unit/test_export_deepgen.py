@@ -86,7 +86,7 @@ def test_the_lines_of_the_card_paint_what_the_trainer_paints(
     code = "\n".join(lines).replace("path/to/this/directory", str(case.folder))
     assert (SOURCE in code) == (name == "edits")
     noise = torch.from_numpy(case.reference.latents[:1])
-    monkeypatch.setattr(torch, "randn", lambda *shape: noise.reshape(shape))
+    monkeypatch.setattr(torch, "randn", lambda *shape, generator: noise.reshape(shape))
     names: dict[str, Any] = {}
     exec(code, names)
     found = np.asarray(Image.open("image.png")).astype(int)

@@ -283,8 +283,11 @@ def test_the_lines_of_the_card_make_an_image(
     base: Path,
     requests: dict[str, ExportRequest],
     written: dict[str, tuple[Path, WrittenWeights]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
     how: str,
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     request = requests["full" if how == "full" else "lora"]
     kind = "adapter" if how == "adapter" else "merged"
     lines = family_of("janus").loading_lines(
@@ -297,12 +300,14 @@ def test_the_lines_of_the_card_make_an_image(
     exec(code, names)
     assert isinstance(names["image"], Image.Image)
     assert names["image"].size == (64, 64)
+    assert Path("image.png").is_file()
 
 
 def test_the_card_of_edits_edits_what_lies_beside_it_as_the_trainer_does(
-    base: Path, tmp_path: Path
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without chance, token for token."""
+    monkeypatch.chdir(tmp_path)
     config = run_config(base, "full", rollout={"kind": "edit"})
     request = request_for(config)
     assert isinstance(request.reference, DrawingReference)

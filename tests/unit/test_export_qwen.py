@@ -475,5 +475,7 @@ def test_the_lines_of_the_card_write_and_paint(
     exec(code.replace("do_sample=True", "do_sample=False"), names)
     assert isinstance(names["image"], Image.Image)
     assert names["image"].size == (SIDE, SIDE)
+    assert Path("image.png").is_file()
+    assert "generator=torch.Generator().manual_seed(0)," in code
     expected = [token for token in case.reference.greedy[0].tolist() if token != 256]
     assert names["completion"][0].tolist() == [*expected, *([END] if expected[-1] != END else [])]

@@ -104,7 +104,20 @@ def test_the_longest_answers_cost_what_they_may(limit: int, usual: int) -> None:
     calls = found.evaluation_judge_calls
     assert cost.output == usual
     assert cost.most == pytest.approx(calls * (2000 * 2 + limit * 8) / 1e6)
-    assert f"where each answer takes all of {limit:,} tokens" in judge_rows(found)[-1][2]
+    (*_, (_, number, remark)) = judge_rows(found)
+    assert cost.money is not None
+    if limit > usual:
+        assert number == f"{cost.money:,.2f} to {cost.most:,.2f}"
+        assert "500 out a call, which is assumed, to the 4,000 that an answer may take" in remark
+    else:
+        assert number == f"~{cost.money:,.2f}"
+
+
+def test_thinking_without_a_bound_costs_so_much_or_more() -> None:
+    found = planned(*MARKED, PRICED, "judges.j.parameters={reasoning_effort: high}")
+    (*_, (_, number, remark)) = judge_rows(found)
+    assert number == f"{found.judge_costs[0][1].money:,.2f} or more"
+    assert "judges.j.parameters.max_completion_tokens" in remark
 
 
 def test_a_yes_is_one_token_and_choices_are_paid_for_once_in_pictures() -> None:
@@ -141,3 +154,36 @@ def test_a_budget_that_the_run_would_pass_is_warned_of(tmp_path: Path) -> None:
     (warning,) = said(planned(*kept, "judges.j.budget.money=1"))
     assert warning.startswith(f"judges.j.budget.money: 1, and this run costs about {money:,.2f}")
     assert warning.endswith("it would stop before its end")
+
+
+def test_a_budget_that_long_answers_may_pass_is_warned_of(tmp_path: Path) -> None:
+    long = "judges.j.parameters={reasoning_effort: high, max_completion_tokens: 16384}"
+    kept = (*MARKED, PRICED, long, f"judges.j.ledger={tmp_path / 'ledger.jsonl'}")
+    cost = planned(*kept).judge_costs[0][1]
+    assert cost.money is not None
+    assert cost.most is not None
+    assert not [*said(planned(*kept, f"judges.j.budget.money={cost.most + 1}"))]
+    (warning,) = said(planned(*kept, f"judges.j.budget.money={cost.money + 1}"))
+    assert f"this run may pass it: it costs about {cost.money:,.2f}, and" in warning
+    assert f"{cost.most:,.2f} with the longest answers" in warning
+
+
+def asked_of_scenes(*overrides: str) -> list[str]:
+    return [one for one in planned(*overrides).warnings if one.startswith("data.source: scenes")]
+
+
+@pytest.mark.parametrize("asked", ["rewards.yes_no={judge: j}", "evaluation.yes_no.judge=j"])
+@pytest.mark.parametrize("costs", [PRICED, "judges.j.token_env=JUDGE_KEY"])
+def test_a_judge_that_costs_is_not_for_the_embedded_world(
+    asked: str, costs: str, tmp_path: Path
+) -> None:
+    suite = ("evaluation.suite=yes_no",) if asked.startswith("evaluation") else ()
+    (warning,) = asked_of_scenes(*suite, asked, costs)
+    assert "judges.j, which may cost money, would be asked about coloured shapes" in warning
+    assert "data.source and data.path" in warning
+    assert asked_of_scenes(*suite, asked) == []
+    assert asked_of_scenes(costs) == []  # nobody asks it
+    own = tmp_path / "prompts.txt"
+    own.write_text("".join(f'a sign that says "word {index}"\n' for index in range(2000)))
+    plain = ("data.source=ocr_text", f"data.path={own}")
+    assert asked_of_scenes(*suite, asked, costs, *plain) == []

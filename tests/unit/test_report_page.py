@@ -139,3 +139,25 @@ def test_the_page_says_what_scored(run):
     assert "reward ocr, weight 0.5" in page
     assert "rapidocr-x" in page
     assert "assets/tiny-judge by vllm-9, weights abc123" in page
+
+
+def test_how_often_a_stage_was_begun_is_told_with_the_seconds_of_all_attempts(run):
+    fake_run.finish(run)
+    assert "times; its seconds" not in render(run)
+    earlier = [{"started": "x", "seconds": 7.0}, {"started": "x", "seconds": None}]
+    fake_run.write_record(run, "train", earlier=earlier)
+    page = render(run)
+    assert "<td>train</td><td>done</td><td>3</td><td>12.0</td>" in page
+    assert "<td>baseline</td><td>done</td><td>1</td><td>5.0</td>" in page
+    assert "train was begun 3 times; its seconds are of all of them but 1, which ended" in page
+
+
+def test_a_curve_of_fewer_prompts_than_the_table_is_told(run):
+    fake_run.finish(run)
+    note = "The held-out curve is of the first 2 of 4 prompts"
+    assert note not in render(run)
+    for step in (0, 2):
+        folder = run.periodic_evaluation("ocr", step)
+        shutil.rmtree(folder)
+        fake_run.write_evaluation(folder, 0.5, prompts=2)
+    assert note in render(run)

@@ -105,6 +105,7 @@ def test_the_small_files_hold_the_headline_under_one_name(run, tmp_path):
     with (tmp_path / "heldout.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [float(row["headline"]) for row in rows] == pytest.approx([0.4, 0.5])
+    assert [row["prompts"] for row in rows] == [str(len(PAIRS))] * 2
     heldout = read_json_object(tmp_path / "metrics.json")["heldout"]
     assert heldout["judge_arithmetic"] == pytest.approx(0.5)
     assert not any(is_part(name) or name == "dark_share" for name in heldout)

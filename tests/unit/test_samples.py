@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 from dataclasses import replace
 from html import unescape
@@ -11,7 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
+from atelier.data.edit_rows import edit_prompt
+from atelier.data.edits import edit
+from atelier.data.ground_truth import source_image
+from atelier.data.scenes import Scene, SceneObject
 from atelier.legible import legible_json
 from atelier.report.page import render
 from atelier.report.run_data import sample_folders
@@ -178,6 +184,29 @@ def test_what_was_written_is_kept_legible_and_shown(tmp_path: Path) -> None:
     page = samples_page("run", read_samples(run.step_samples(10)))
     assert "&ldquo;a plan of two lines&rdquo;" in page
     assert not re.search(r"<script|<img src=x", page)
+
+
+def test_an_edit_is_shown_beside_its_source(tmp_path: Path) -> None:
+    """Which is kept with it, once a group: the data may have moved on."""
+    things = (SceneObject("circle", "red", (1, 1)), SceneObject("square", "blue", (2, 0)))
+    made = edit_prompt(edit(Scene(things), random.Random(0), "remove"))
+    run, one = RunDirectory(tmp_path), experience()
+    samples = one.rollouts[0][0].samples
+    samples[:] = [
+        replace(sample, prompt=made) if sample.index < 2 else sample for sample in samples
+    ]
+    content = kept(run, one)
+    sources = {entry["index"]: entry.get("source") for entry in content["samples"]}
+    assert sources == {0: "source-00000.png", 1: "source-00000.png", 2: None, 3: None}
+    with Image.open(run.step_samples(10) / "source-00000.png") as shown:
+        assert np.array_equal(np.asarray(shown), np.asarray(source_image(made)))
+    found = read_samples(run.step_samples(10))
+    page = samples_page("run", found)
+    outline(page)
+    assert page.count('<div class="read">source</div>') == 2
+    assert found.edits
+    (run.step_samples(10) / "source-00000.png").unlink()
+    assert not read_samples(run.step_samples(10)).edits
 
 
 def test_rewards_see_what_was_written() -> None:

@@ -100,9 +100,27 @@ def test_a_failed_stage_keeps_what_it_made_and_goes_on_there(run):
         stage.execute(fail)
     assert record(run)["status"] == "failed"
     assert record(run)["error"] == "RuntimeError: no space"
+    failed = record(run)
     execute(run, [])
     assert (run.data / "partial.txt").read_text() == "partial"
     assert record(run)["status"] == "done"
+    assert record(run)["earlier"] == [{one: failed[one] for one in ("started", "seconds")}]
+
+
+def test_an_attempt_that_was_killed_is_counted_without_its_seconds(run, tmp_path):
+    execute(run, [])
+    assert "earlier" not in record(run)
+    killed = record(run) | {"status": "running"}
+    del killed["seconds"]
+    (run.data / "stage.json").write_text(json.dumps(killed))
+    execute(run, [])
+    assert [one["seconds"] for one in record(run)["earlier"]] == [None]
+    (run.data / "made.txt").unlink()
+    execute(run, [])
+    assert [one["seconds"] is None for one in record(run)["earlier"]] == [True, False]
+    (tmp_path / "prompts.txt").write_text("two")  # begun anew, and not gone on with
+    execute(run, [])
+    assert "earlier" not in record(run)
 
 
 def test_a_missing_input_is_named_and_nothing_is_touched(run, tmp_path):

@@ -134,7 +134,8 @@ def test_a_suite_without_a_judge_has_none(tmp_path, overrides):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_step_zero_is_the_beginning_of_the_baseline_and_later_steps_are_scored(tmp_path):
+def test_step_zero_is_the_beginning_of_the_baseline_and_later_steps_are_scored(tmp_path, caplog):
+    caplog.set_level("INFO", "atelier")
     run, config = RunDirectory(tmp_path), configured()
     write_prompts(run.data / "heldout.parquet", PAIRS)
     requests = image_requests(PAIRS, config.evaluation)
@@ -154,5 +155,6 @@ def test_step_zero_is_the_beginning_of_the_baseline_and_later_steps_are_scored(t
             events.append({"event": "evaluation_images", "step": 5, **where})
         follower.finish()
     assert read_json_object(folder / "summary.json")["metrics"]["gold_arithmetic"]["mean"] == 1
+    assert f"held-out at step 5 (first 6 of {len(PAIRS)} prompts): " in caplog.text
     assert (folder / "paircomp.json").is_file()
     assert (folder / "grid.png").is_file()

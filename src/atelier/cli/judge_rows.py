@@ -49,6 +49,13 @@ def _money(judge: str, cost: Cost) -> Row:
         f"in the currency of judges.{judge}.prices, with {cost.input:,.0f} tokens in and "
         f"{cost.output:,.0f} out a call, which is assumed"
     )
-    if cost.most is not None:
-        remark += f"; {cost.most:,.2f} where each answer takes all of {cost.limit:,} tokens"
+    if cost.limit is not None and cost.upper > cost.money:
+        remark += f", to the {cost.limit:,} that an answer may take"
+        return (name, f"{cost.money:,.2f} to {cost.upper:,.2f}", remark)
+    if cost.thinks and cost.limit is None:
+        remark += (
+            "; it thinks first, which takes many times as many: bound them with "
+            f"judges.{judge}.parameters.max_completion_tokens"
+        )
+        return (name, f"{cost.money:,.2f} or more", remark)
     return (name, f"~{cost.money:,.2f}", remark)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from atelier.cli.judge_rows import Row, judge_rows
+from atelier.config.memory.amounts import memory_amount
 from atelier.config.plan import Plan
 from atelier.disk import amount
 
@@ -165,14 +166,20 @@ def _memory_rows(plan: Plan) -> list[Row]:
     remark = f"at its peak, in {memory.peak_phase}"
     if not plan.model_is_here:
         remark += "; sizes of the published model; not on this machine"
-    rows = [("memory a process", f"~{_bytes(memory.peak)}", remark)]
-    rows += [(f"  {name}", _bytes(size), "held") for name, size in memory.held.items() if size]
+    rows = [("memory a process", f"~{memory_amount(memory.peak)}", remark)]
+    rows += [
+        (f"  {name}", memory_amount(size), "held") for name, size in memory.held.items() if size
+    ]
     for phase, terms in memory.phases.items():
-        rows += [(f"  {name}", _bytes(size), phase) for name, size in terms.items() if size]
-    rows += [(f"  {name}", _bytes(size), "main memory") for name, size in memory.host.items()]
+        rows += [(f"  {name}", memory_amount(size), phase) for name, size in terms.items() if size]
+    rows += [
+        (f"  {name}", memory_amount(size), "main memory") for name, size in memory.host.items()
+    ]
     if memory.painter:
-        rows.append(("memory a painting GPU", f"~{_bytes(memory.painter_peak)}", "at its peak"))
-        rows += [(f"  {name}", _bytes(size), "") for name, size in memory.painter.items()]
+        rows.append(
+            ("memory a painting GPU", f"~{memory_amount(memory.painter_peak)}", "at its peak")
+        )
+        rows += [(f"  {name}", memory_amount(size), "") for name, size in memory.painter.items()]
     return rows
 
 
@@ -181,7 +188,3 @@ def _aligned(rows: Iterable[Row]) -> list[str]:
     rows = list(rows)
     name, value = (max(len(row[column]) for row in rows) for column in (0, 1))
     return [f"{row[0]:<{name}}  {row[1]:>{value}}  {row[2]}".rstrip() for row in rows]
-
-
-def _bytes(value: int) -> str:
-    return f"{value / 2**30:.1f} GiB" if value >= 2**30 else f"{value / 2**20:.1f} MiB"

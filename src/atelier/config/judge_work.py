@@ -20,6 +20,7 @@ SMALL_PICTURE_TOKENS = 85  # with image_detail: low
 QUESTION_TOKENS = 500
 WORDS_TOKENS = 500  # of an answer in words; one that is thought about takes thousands
 _LIMITS = ("max_completion_tokens", "max_tokens")
+_THINKING = ("reasoning_effort", "reasoning")
 _MILLION = 1e6
 
 
@@ -56,6 +57,7 @@ class Cost:
         input, output: tokens of a call that are assumed, on average.
         most: money where every answer is as long as may be; None where nothing says how long.
         limit: tokens of an answer at most, likewise.
+        thinks: whether it is told to think first, which takes tokens of the answer.
     """
 
     money: float | None
@@ -63,6 +65,12 @@ class Cost:
     output: float
     most: float | None
     limit: int | None
+    thinks: bool
+
+    @property
+    def upper(self) -> float:
+        """The most money that is known of; 0 without prices."""
+        return max(self.money or 0.0, self.most or 0.0)
 
 
 def judge_work(config: RunConfig, scored: int, evaluated: int) -> tuple[JudgeWork, ...]:
@@ -101,17 +109,20 @@ def budget_warnings(config: RunConfig, works: Sequence[JudgeWork]) -> Iterator[t
             continue
         stops = judge.budget.exceeded == "stop"
         then = "it would stop before its end" if stops else "the rest would have no answer"
-        calls, money = sum(one.calls for one in own), _cost(judge, own).money
+        calls, cost = sum(one.calls for one in own), _cost(judge, own)
         if judge.budget.calls is not None and calls > judge.budget.calls:
             yield (
                 f"judges.{name}.budget.calls",
                 f"{judge.budget.calls:,}, and this run makes about {calls:,}: {then}",
             )
-        if judge.budget.money is not None and money is not None and money > judge.budget.money:
+        most = judge.budget.money
+        if most is not None and cost.money is not None and cost.upper > most:
+            costs = f"costs about {cost.money:,.2f}"
+            if cost.money <= most:
+                costs = f"may pass it: it {costs}, and {cost.upper:,.2f} with the longest answers"
             yield (
                 f"judges.{name}.budget.money",
-                f"{judge.budget.money:g}, and this run costs about {money:,.2f}, with the tokens "
-                f"that the plan assumes: {then}",
+                f"{most:g}, and this run {costs}, with the tokens that the plan assumes: {then}",
             )
 
 
@@ -148,6 +159,7 @@ def _cost(judge: JudgeConfig, works: Sequence[JudgeWork]) -> Cost:
         output=said / calls,
         most=None if limit is None else _money(judge, sent, longest),
         limit=limit,
+        thinks=any(judge.parameters.get(name) not in (None, "none") for name in _THINKING),
     )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from atelier.config.memory.amounts import memory_amount
 from atelier.config.memory.estimate import Memory
 from atelier.config.placement import painting_gpus, ranks_with_gpus, servers_share
 from atelier.config.plan import plan
@@ -71,13 +72,13 @@ def fitting(config: RunConfig, gibibytes: float) -> list[str]:
 
 def _verdict(memory: Memory, room: Room) -> str:
     text = (
-        f"the peak of {memory.peak / GIBIBYTE:.1f} GiB, with 10 % for what is not counted "
-        f"{memory.peak * MARGIN / GIBIBYTE:.1f} GiB"
+        f"the peak of {memory_amount(memory.peak)}, with 10 % for what is not counted "
+        f"{memory_amount(memory.peak * MARGIN)}"
     )
     if room.rank < room.painter:
         text += f", beside servers that take {room.painter - room.rank:.1f} GiB of the same GPU"
     if memory.painter:
-        text += f"; of a GPU that paints {memory.painter_peak * MARGIN / GIBIBYTE:.1f} GiB"
+        text += f"; of a GPU that paints {memory_amount(memory.painter_peak * MARGIN)}"
     return text
 
 
@@ -173,9 +174,9 @@ def _line(verdict: str, settings: Settings, memory: Memory, config: RunConfig) -
     """As it is typed."""
     typed = " ".join(f"--set {key}={str(value).lower()}" for key, value in settings.items())
     other = " (an adapter is trained, and not the whole)" if "policy.trainable" in settings else ""
-    painter = f"{memory.painter_peak / GIBIBYTE:.1f} GiB"
+    painter = memory_amount(memory.painter_peak)
     if _PAINTING in settings:
         other += f" ({settings[_PAINTING] - painting_gpus(config)} GPUs more, {painter} each)"
     elif memory.painter:
         other = f", of a GPU that paints {painter}{other}"
-    return f"  {verdict:<10}  {typed}: {memory.peak / GIBIBYTE:.1f} GiB{other}"
+    return f"  {verdict:<10}  {typed}: {memory_amount(memory.peak)}{other}"

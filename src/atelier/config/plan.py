@@ -14,6 +14,7 @@ from atelier.config.completion_rules import completion_warnings
 from atelier.config.facts.known_janus import IMAGE_TOKENS
 from atelier.config.facts.read import Facts, known_facts, read_model_facts, source
 from atelier.config.facts.sd3 import SD3Facts
+from atelier.config.gpu_seen import gpu_warnings
 from atelier.config.judge_work import (
     Cost,
     JudgeWork,
@@ -26,6 +27,7 @@ from atelier.config.memory.estimate import Memory, estimate
 from atelier.config.memory.prompts import prompt_warnings
 from atelier.config.model_rules import model_rejections
 from atelier.config.objective_rules import objective_warnings
+from atelier.config.paid_judges import paid_judge_warnings
 from atelier.config.placement import placement_rows, placement_warnings
 from atelier.config.policy_rules import policy_warnings
 from atelier.config.rejections import rejections, rewards_in_use
@@ -219,6 +221,8 @@ def _warnings(config: RunConfig, facts: Facts | None) -> Iterator[tuple[str, str
     yield from suite_warnings(config)
     yield from judge_warnings(config.rewards)
     yield from access_token_warnings(config)
+    yield from paid_judge_warnings(config)
+    yield from gpu_warnings(config)
     yield from placement_warnings(config)
     yield from objective_warnings(config)
     yield from completion_warnings(config)

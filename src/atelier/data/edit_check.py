@@ -14,6 +14,11 @@ from atelier.data.edits import SIDES, Cell, Edit
 from atelier.data.gold import FoundShape, find_shapes
 from atelier.data.scenes import GRID, relation_of
 
+_DENIALS = {
+    "nothing else": "something else is in the picture",
+    "followed": "the instruction was not followed",
+}
+
 Mark = tuple[Cell, str]  # the cell that a thing's centre is in, and its noun
 
 
@@ -26,6 +31,11 @@ class EditResult:
     following: float
     preserving: float
     facts: dict[str, bool]
+
+    @property
+    def wrong(self) -> list[str]:
+        """What does not hold, a sentence each."""
+        return [_denied(name) for name, is_right in self.facts.items() if not is_right]
 
 
 def check_edit(image: Image.Image | NDArray[np.uint8], made: Edit) -> EditResult:
@@ -47,6 +57,15 @@ def check_edit(image: Image.Image | NDArray[np.uint8], made: Edit) -> EditResult
     preserving = sum(facts.values()) / len(facts)
     facts["followed"] = _followed(marks, made)
     return EditResult(float(facts["followed"]), preserving, facts)
+
+
+def _denied(fact: str) -> str:
+    if fact in _DENIALS:
+        return _DENIALS[fact]
+    number, is_step, asked = fact.partition(": ")
+    if is_step:
+        return f"{number} was not taken ({asked})"
+    return fact.replace(" stays at ", " did not stay at ").replace(" keeps its ", " lost its ")
 
 
 def marks_of(image: Image.Image | NDArray[np.uint8]) -> list[Mark]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import yaml
 
@@ -58,7 +59,18 @@ def _front_matter(record: ExportRecord, base: BaseModel) -> str:
 
 def _how_to_load(record: ExportRecord, base: BaseModel, reference: Reference) -> str:
     code = "\n".join(family_of(base.family).loading_lines(record, base, reference))
-    return f"## Load\n\n```python\n{code}\n```\n"
+    return f"## Load\n\n```python\n{code}\n```\n{_where_the_base_is(code, base)}"
+
+
+def _where_the_base_is(code: str, base: BaseModel) -> str:
+    """A path means something where it was trained only; a hub id everywhere."""
+    if not base.is_local or f'"{base.path}"' not in code:
+        return ""
+    there = "on the machine" if Path(base.path).is_absolute() else "relative to the directory"
+    return (
+        f"\n`{base.path}` is a path, {there} where this was trained: put that of your copy in its "
+        "place.\n"
+    )
 
 
 def _recipe(record: ExportRecord, base: BaseModel, provenance: Provenance) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from atelier.config.paths import repository_root
 from atelier.errors import CheckpointError
@@ -54,7 +55,8 @@ class Outcome:
 
 
 def reload_all(exported: Sequence[Exported], device: str) -> list[Outcome]:
-    """Load every directory with its family's library in one fresh process, and compute with it.
+    """Load every directory with its family's library in one fresh process, and compute with it, on
+    as many threads as this process does.
 
     Raises:
         CheckpointError: the process itself failed.
@@ -71,7 +73,7 @@ def reload_all(exported: Sequence[Exported], device: str) -> list[Outcome]:
             capture_output=True,
             text=True,
             timeout=TIMEOUT,
-            env={**os.environ, "HF_HUB_OFFLINE": "1", "TQDM_DISABLE": "1"},
+            env={**os.environ, **_threads(), "HF_HUB_OFFLINE": "1", "TQDM_DISABLE": "1"},
         )
         if done.returncode != 0:
             raise CheckpointError(
@@ -80,6 +82,11 @@ def reload_all(exported: Sequence[Exported], device: str) -> list[Outcome]:
             )
         outcomes = json.loads(outcomes_file.read_text(encoding="utf-8"))
         return [_outcome(found, job) for found, job in zip(outcomes, jobs, strict=True)]
+
+
+def _threads() -> dict[str, str]:
+    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+    return dict.fromkeys(names, str(torch.get_num_threads()))
 
 
 def judge(exported: Exported, outcome: Outcome) -> Differences:

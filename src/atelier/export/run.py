@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 from collections.abc import Mapping
 
 import torch
@@ -55,8 +56,12 @@ def export_run(
     family = family_of(config.policy.family)
     tensors = read_weights(checkpoint, config.export.weights)
     prompts = read_prompts(run.data / "heldout.parquet")[: config.export.verify_prompts]
-    with join_world(config.launch) as world:  # the threads and the device of the evaluation
+    with join_world(config.launch) as world:  # the device of the evaluation
         device = world.device.type
+        # A rank's, as of the evaluation, and no more than there are cores, which sums here may
+        # differ by: threads that wait for each other take many times as long. The clean process
+        # takes as many.
+        torch.set_num_threads(min(config.launch.threads_of_a_rank, len(os.sched_getaffinity(0))))
         with saying(f"making what it must reproduce, of {len(prompts)} prompts"):
             reference = family.make_reference(config, tensors, prompts, device)
     _give_back(device)

@@ -25,6 +25,7 @@ from atelier.report.run_data import (
     periodic_evaluations,
     sample_folders,
     stage_records,
+    stage_times,
 )
 from atelier.report.samples import read_samples
 from atelier.report.templates import fill
@@ -55,6 +56,7 @@ def render(run: RunDirectory) -> str:
     headline_metric = curve[-1].summary.get("headline", HEADLINE) if curve else HEADLINE
     description = read_run_file(run)
     edits = heldout_edits(run, config)
+    stages = stage_records(run)
     return fill(
         "page.html.j2",
         run=description,
@@ -66,6 +68,7 @@ def render(run: RunDirectory) -> str:
         units=units_of(sides[-1].summary if sides else {}),
         picture_note=PICTURE_NOTES[config.evaluation.suite],
         charts=_charts(steps, curve),
+        curve_note=_curve_note(curve, sides),
         always_zero=always_zero(_training_series(steps)),
         pairs=first_prompts(both, PROMPTS_SHOWN, edits),
         worsened=most_worsened(both, WORSENED_SHOWN, edits),
@@ -74,7 +77,8 @@ def render(run: RunDirectory) -> str:
         samples=[read_samples(folder) for folder in _first_and_last(sample_folders(run))],
         judges=judges_asked(run, config),
         judge_stores=list(judge_stores(config)),
-        stages=stage_records(run),
+        stages=stages,
+        times=stage_times({name: one for name, one in stages.items() if name != "report"}),
         phases=_phases(steps),
         config=yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False),
         scored_by=_scored_by(run),
@@ -90,6 +94,16 @@ def _first_and_last(folders: Sequence[Path]) -> list[Path]:
 def _before_and_after(run: RunDirectory, last_step: int) -> list[Evaluation]:
     found = [Evaluation("", 0, run.baseline), Evaluation("", last_step, run.evaluate)]
     return [one for one in found if (one.folder / "summary.json").exists()]
+
+
+def _curve_note(curve: Sequence[Evaluation], sides: Sequence[Evaluation]) -> str:
+    """That the curve is of fewer prompts than the table, and so of other means; else empty."""
+    if not (curve and sides) or curve[-1].prompts >= sides[-1].prompts:
+        return ""
+    return (
+        f"The held-out curve is of the first {curve[-1].prompts} of {sides[-1].prompts} prompts "
+        "(evaluation.periodic_prompts), so its values are not those of before and after."
+    )
 
 
 def _charts(steps: Sequence[dict[str, Any]], heldout: Sequence[Evaluation]) -> list[dict[str, str]]:

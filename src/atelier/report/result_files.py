@@ -3,7 +3,8 @@ spreadsheets, which read neither a page nor JSON lines.
 
     metrics.json    the held-out means after training and what they gained; the last step's reward
     training.csv    one line a training step
-    heldout.csv     one line a periodic evaluation, step 0 first
+    heldout.csv     one line a periodic evaluation, step 0 first, and of how many prompts it is,
+                    which may be fewer than of the means in metrics.json
 """
 
 from __future__ import annotations
@@ -32,7 +33,10 @@ def write_result_files(run: RunDirectory, folder: Path) -> None:
     write_json(folder / METRICS, _metrics(run, steps))
     training = [{"step": one["step"], **step_series(one)} for one in steps]
     write_text_atomically(folder / TRAINING, _as_csv(training))
-    heldout = [{"step": one.step, "headline": _headline(one), **one.means} for one in periodic]
+    heldout = [
+        {"step": one.step, "prompts": one.prompts, "headline": _headline(one), **one.means}
+        for one in periodic
+    ]
     write_text_atomically(folder / HELDOUT, _as_csv(heldout))
 
 

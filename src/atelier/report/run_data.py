@@ -39,6 +39,11 @@ class Evaluation:
         return {name: float(one["mean"]) for name, one in self.summary["metrics"].items()}
 
     @property
+    def prompts(self) -> int:
+        """How many it is of."""
+        return len({(row.get("dataset_id"), row["prompt_id"]) for row in self.rows})
+
+    @property
     def has_images(self) -> bool:
         """Whether its images are still there: pruning takes those of earlier steps."""
         return (self.folder / "images").is_dir()
@@ -85,6 +90,29 @@ def stage_records(run: RunDirectory) -> dict[str, dict[str, Any]]:
         if path.exists():
             records[stage] = read_json_object(path)
     return records
+
+
+@dataclass(frozen=True)
+class StageTime:
+    """How a stage went: how often it was begun, and the seconds of all attempts but the
+    `untimed` ones, which were killed or are not done."""
+
+    stage: str
+    status: str
+    begun: int
+    seconds: float
+    untimed: int
+
+
+def stage_times(records: Mapping[str, Mapping[str, Any]]) -> list[StageTime]:
+    """Of the records of `stage_records`; an attempt that a later one goes on from is counted."""
+    found = []
+    for stage, record in records.items():
+        seconds = [one.get("seconds") for one in (*record.get("earlier", []), record)]
+        known = [one for one in seconds if one is not None]
+        untimed = len(seconds) - len(known)
+        found.append(StageTime(stage, record["status"], len(seconds), sum(known), untimed))
+    return found
 
 
 def metric_records(run: RunDirectory) -> list[dict[str, Any]]:

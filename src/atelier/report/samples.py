@@ -37,7 +37,8 @@ class Earlier:
 class KeptImage:
     """An image as a data URI (empty where its file is gone), and all that is said of it.
 
-    `completion` is what the policy wrote before it, None where it does not write.
+    `completion` is what the policy wrote before it, None where it does not write; `source` is the
+    picture that an edit changed, as a data URI, empty where it is none.
     """
 
     uri: str
@@ -48,6 +49,7 @@ class KeptImage:
     truth: str  # words where it is an image of the data's, else empty
     earlier: list[Earlier]
     completion: str | None = None
+    source: str = ""
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,11 @@ class StepSamples:
 
     step: int
     places: dict[str, list[KeptImage]]
+
+    @property
+    def edits(self) -> bool:
+        """Whether an image has a source picture."""
+        return any(one.source for images in self.places.values() for one in images)
 
 
 def read_samples(folder: Path) -> StepSamples:
@@ -99,6 +106,7 @@ def _image(folder: Path, entry: Mapping[str, Any]) -> KeptImage:
         truth=_truth_words(entry),
         earlier=earlier,
         completion=entry.get("completion"),
+        source=_uri(folder / entry["source"]) if "source" in entry else "",
     )
 
 

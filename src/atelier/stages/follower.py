@@ -75,7 +75,14 @@ class EvaluationFollower:
         prompts = evaluated(self._prompts, self._config.evaluation, images.prompts)
         evaluation = score_folder(images.folder, prompts, self._config.evaluation, self._judge)
         means = {name: evaluation.mean(name) for name in evaluation.summary["metrics"]}
-        logger.info("held-out at step %d: %s", images.step, describe(means))
+        of = self._of_prompts(len(prompts))
+        logger.info("held-out at step %d%s: %s", images.step, of, describe(means))
+
+    def _of_prompts(self, count: int) -> str:
+        """Of how many prompts, where before and after are of more, whose means are others."""
+        config = self._config.evaluation
+        whole = len(evaluated(self._prompts, config, config.prompts))
+        return f" (first {count} of {whole} prompts)" if count < whole else ""
 
     def __enter__(self) -> EvaluationFollower:
         write_step_zero(self._run, self._config)

@@ -80,20 +80,27 @@ class Stage:
             if self.name in COMPUTES and gpus_wanted(self.config):
                 # Also what its servers will have: a process claims once.
                 claim_gpus(gpus_wanted(self.config), wait=self.config.launch.wait_for_gpus)
-            return self._work(work, identity)
+            is_resumed = record is not None and record["identity"] == identity
+            return self._work(work, identity, _attempts(record) if record and is_resumed else [])
 
     def is_done(self) -> bool:
         """Whether `execute` would find nothing to do."""
         record = read_record(self.folder)
         return record is not None and self._is_done(record, self._identity())
 
-    def _work(self, work: Callable[[], dict[str, Any]], identity: dict[str, Any]) -> dict[str, Any]:
+    def _work(
+        self,
+        work: Callable[[], dict[str, Any]],
+        identity: dict[str, Any],
+        earlier: list[dict[str, Any]],
+    ) -> dict[str, Any]:
         started = time.time()
         record: dict[str, Any] = {
             "stage": self.name,
             "identity": identity,
             "started": _utc(started),
             "status": "running",
+            **({"earlier": earlier} if earlier else {}),
         }
         write_json(self.folder / RECORD, record)
         logger.info("%s: started", self.name)
@@ -210,6 +217,13 @@ def read_record(folder: Path) -> dict[str, Any] | None:
             f"{path}: {', '.join(wrong)}: missing or of a wrong type: not a stage's record; {mend}"
         )
     return record
+
+
+def _attempts(record: dict[str, Any]) -> list[dict[str, Any]]:
+    """The attempts at a stage up to this record's, which the next one goes on from; one that was
+    killed has no seconds."""
+    last = {"started": record.get("started"), "seconds": record.get("seconds")}
+    return [*record.get("earlier", []), last]
 
 
 @contextmanager

@@ -112,7 +112,7 @@ def _policy(config: RunConfig, prompts: Sequence[str]) -> Iterator[Policy]:
     with join_world(config.launch) as world:
         # As many threads as a rank of the trainer has: sums come out equal, and small operations
         # are not shared out among threads that wait for each other.
-        torch.set_num_threads(max(1, config.launch.threads // config.launch.processes))
+        torch.set_num_threads(config.launch.threads_of_a_rank)
         try:
             yield load_policy(config, world.device, prompts=prompts)
         finally:

@@ -191,7 +191,7 @@ def trainer_command(run: RunDirectory, config: RunConfig, place: Sequence[str]) 
 
 def trainer_environment(config: RunConfig) -> dict[str, str]:
     """This process's environment, with CPU threads fixed and telemetry off."""
-    threads = str(max(1, config.launch.threads // config.launch.processes))
+    threads = str(config.launch.threads_of_a_rank)
     environment = {
         **os.environ,
         "PYTHONUNBUFFERED": "1",

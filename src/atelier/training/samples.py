@@ -3,10 +3,11 @@
     train/samples/step-000010/
         00012.png       an image, by its index in the step
         00012-1.png     an earlier one of the same sample, where it made several
+        source-00003.png    what the edits of a group changed
         samples.json    step, and of each image: place (best, worst, missing), prompt, total,
                         scores, weights, the rewards' details, why scores are missing, whether it is
                         ground truth, and whose; earlier images with what the policy said of them;
-                        what it wrote before it
+                        what it wrote before it; the source of an edit
 
 They are for people: nothing reads them to train. All words in them are somebody else's, so they
 are kept legible and bounded.
@@ -28,6 +29,7 @@ from PIL import Image
 from torch import Tensor
 
 from atelier.config.schema import RunConfig
+from atelier.data.ground_truth import source_image
 from atelier.legible import LONGEST_COMPLETION, legible, legible_json
 from atelier.policies.base import Rollout, Sample
 from atelier.tracking.run_directory import RunDirectory, write_json
@@ -123,6 +125,9 @@ def _kept(rollout: Rollout, row: int, experience: Experience) -> _Kept:
     sample, drawings = rollout.samples[row], rollout.drawings
     said = _described(sample, experience)
     images = {said["image"]: rollout.images[row]}
+    if (source := source_image(sample.prompt)) is not None:  # data may move on: the page shows it
+        said["source"] = f"source-{sample.group_id:05d}.png"
+        images[said["source"]] = np.asarray(source)
     if rollout.completions is not None:
         said["completion"] = legible(rollout.completions[row], longest=LONGEST_COMPLETION)
     if drawings is None:

@@ -75,3 +75,8 @@ class LaunchConfig(Section):
     def ranks(self) -> int:
         """Of all nodes together."""
         return self.nodes * self.processes
+
+    @property
+    def threads_of_a_rank(self) -> int:
+        """CPU threads of one rank, and of what computes as one rank does."""
+        return max(1, self.threads // self.processes)

@@ -80,8 +80,7 @@ def gold_columns(image: NDArray[np.uint8], prompt: Prompt) -> dict[str, Any]:
     if found is None:
         return {**_columns("gold", None, None), "gold": None, "missing": None}
     columns = _columns("gold", found.following, found.preserving)
-    wrong = [name for name, is_right in found.facts.items() if not is_right]
-    said = f"wrong: {', '.join(wrong)}" if wrong else "all right"
+    said = "; ".join(found.wrong) or "all right"
     return {**columns, "gold": columns["gold_edited"], "text": said, "missing": None}
 
 

@@ -75,7 +75,7 @@ def loading_lines(record: ExportRecord, base: BaseModel, reference: Reference) -
         *(_source_lines(reference) if edits else []),
         f"conditions = translate(parts, read(parts, {reference.prompts[0]!r}{shown}))",
         *([f'against = translate(parts, read(parts, ""{shown}))'] if guided else []),
-        f"noise = torch.randn({shape})",
+        f"noise = torch.randn({shape}, generator=torch.Generator().manual_seed(0))",
         f"pixels = paint(parts, conditions, noise, {'against' if guided else None}, "
         f"{reference.call['num_inference_steps']}, {guidance}"
         f"{', latent_of(parts, source)' if edits else ''})",

@@ -41,6 +41,7 @@ def loading_lines(record: ExportRecord, base: BaseModel, reference: Reference) -
         "pixels = model.decode_image_tokens(tokens).float()[0]",
         "levels = ((pixels + 1) / 2 * 255).clamp(0, 255).to(torch.uint8)",
         "image = Image.fromarray(levels.numpy())",
+        'image.save("image.png")',
     ]
 
 

@@ -97,7 +97,7 @@ def _written(base: BaseQwen, reference: WritingReference) -> Iterator[str]:
 
 
 def _painted(record: ExportRecord, base: BaseQwen, reference: WritingReference) -> Iterator[str]:
-    """What makes `image`."""
+    """What makes `image`, and keeps it."""
     guided = reference.call["true_cfg_scale"] > 1
     if guided:
         yield f"nothing = {_read(repr(' '), base, reference.settings)}"
@@ -105,8 +105,10 @@ def _painted(record: ExportRecord, base: BaseQwen, reference: WritingReference) 
     yield "embeds = embeddings(encoder, inputs, skip, completion)"
     negative = ("negative",) if guided else ()
     source = ("image=source",) if base.edits else ()
-    how = (*source, *_named(reference.call))
+    noise = "generator=torch.Generator().manual_seed(0)"
+    how = (*source, noise, *_named(reference.call))
     yield from _call("image", "paint", "pipe", "embeds", *negative, *how)
+    yield 'image.save("image.png")'
 
 
 def _negative(record: ExportRecord, base: BaseQwen) -> Iterator[str]:

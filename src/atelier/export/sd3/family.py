@@ -18,12 +18,15 @@ def loading_lines(record: ExportRecord, base: BaseModel, reference: Reference) -
     merged = record.format == "merged"
     source = "path/to/this/directory" if merged else base.path
     arguments = ", ".join(f"{name}={value}" for name, value in reference.call.items())
+    prompt = repr(reference.prompts[0])
     return [
         "import torch",
         "from diffusers import DiffusionPipeline",
         f'pipe = DiffusionPipeline.from_pretrained("{source}", dtype=torch.{record.dtype})',
         *([] if merged else ['pipe.load_lora_weights("path/to/this/directory")']),
-        f"image = pipe({reference.prompts[0]!r}, {arguments}).images[0]",
+        "noise = torch.Generator().manual_seed(0)",
+        f"image = pipe({prompt}, generator=noise, {arguments}).images[0]",
+        'image.save("image.png")',
     ]
 
 

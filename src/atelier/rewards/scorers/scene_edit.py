@@ -73,8 +73,11 @@ class SceneEditScorer:
         if isinstance(found, Missing):
             return found, {}
         score = followed_and_kept(self.config, found.following, found.preserving)
-        wrong = [name for name, is_right in found.facts.items() if not is_right]
-        seen = {"following": found.following, "preserving": found.preserving, "wrong": wrong}
+        seen = {
+            "following": found.following,
+            "preserving": found.preserving,
+            "wrong": found.wrong,
+        }
         return score, seen
 
 
