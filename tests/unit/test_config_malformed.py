@@ -94,12 +94,12 @@ CONFIG = {
     ),
     "inherits in params": (None, "inherits: tiny/base\n", [], ["params.yaml:1: inherits", "--rec"]),
     "override without a value": (None, "", ["train.steps"], ["--set train.steps: expected dotted"]),
-    "override of nothing": (None, "", ["train.steps="], ["--set train.steps=: no value"]),
+    "override of nothing": (None, "", ["train.steps="], ["--set train.steps: no value"]),
     "override that is no YAML": (
-        None, "", ["train.steps=[1"], ["--set train.steps=[1: the value is no YAML", "quote text"],
+        None, "", ["train.steps=[1"], ["--set train.steps: the value is no YAML", "quote text"],
     ),
     "override of an unknown key": (
-        None, "", ["rolout.group_size=3"], ["--set rolout.group_size=3: rolout", "mean rollout?"],
+        None, "", ["rolout.group_size=3"], ["--set rolout.group_size: rolout", "mean rollout?"],
     ),
     "misspelt choice": (
         "algorithm: {name: grop}\n", "", [], ["algorithm.name", "did you mean grpo?"],
@@ -115,7 +115,7 @@ CONFIG = {
     ),
     "fields that exclude each other": (
         "export:\n  formats: [adapter]\n", "", ["data.source=geneval"],
-        ["recipe.yaml:2: export.formats: adapter needs", "--set data.source=geneval: data.path"],
+        ["recipe.yaml:2: export.formats: adapter needs", "--set data.source: data.path"],
     ),
 }  # fmt: skip
 

@@ -221,6 +221,12 @@ def test_modes_of_mirrors(judged: str, mode: str, expected: tuple[bool, str]) ->
     [
         ({"NNODES": "four"}, r"\$NNODES: launch\.nodes: \"four\" must be a whole number"),
         ({"NNODES": "0"}, r"\$NNODES: launch\.nodes: 0 "),
+        ({"NNODES": "1_000"}, r"launch\.nodes: \"1_000\" must be a whole number"),
+        ({"NNODES": "٣"}, r"launch\.nodes: \"٣\" must be a whole number"),
+        ({"ATRAIN_ADV_CLIP_MAX": "1_0.5"}, r"algorithm\.advantage_clip: \"1_0\.5\" must be a num"),
+        ({"RUN_NAME": "\x1b[31mX"}, r"wandb\.run_name: .* must be one line of printable"),
+        ({"RUN_NAME": "a\x00"}, r"wandb\.run_name: .* must be one line of printable"),
+        ({"WANDB_PROJECT": "a\nb"}, r"wandb\.project: .* must be one line of printable"),
         ({"NODE_RANK": "4", "NNODES": "4"}, r"\$NODE_RANK: launch\.node_rank: 4 is none of"),
         ({"WANDB_MODE": "maybe"}, r"\$WANDB_MODE: tracking\.wandb\.mode"),
         ({"OCR_CASE_SENSITIVE": "yes"}, r"\$OCR_CASE_SENSITIVE: rewards\.ocr\.spans\.case_sens"),

@@ -23,9 +23,11 @@ from atelier.config.resolve import resolve, write_stage_configs
 from atelier.config.schema import RunConfig
 from atelier.errors import ConfigError, PlanError, Stopped
 from atelier.processes.gpus import claim_gpus
+from atelier.rewards.client.transport import Reply
 from atelier.stages.log_tail import LastError
-from atelier.stages.nodes import helper, likeness, meeting, visitor
+from atelier.stages.nodes import helper, likeness, meeting, service, visitor
 from atelier.stages.nodes.board import TOKEN_VARIABLE, NodeGone
+from atelier.stages.nodes.first import board_token
 from atelier.stages.nodes.meeting import Ending, Meeting, exit_code
 from atelier.stages.nodes.service import BODY_BYTES
 from atelier.stages.nodes.visitor import Visitor, why_silent
@@ -299,6 +301,29 @@ def test_a_seat_is_taken_once_and_free_after(tmp_path: Path) -> None:
             assert rank == 1
 
 
+def test_a_node_that_was_replaced_leaves_the_seat_to_the_other(tmp_path: Path) -> None:
+    """It removed the other's, and the run ended with it."""
+    run, config = two_nodes(tmp_path)
+    with Meeting(run, config), visit(config) as other:
+        with seated(other):
+            other.put("seat/1", "another")
+        assert other.read("seat/1") == "another"
+        other.remove_if("seat/1", "another")
+        assert other.read("seat/1") is None
+
+
+def test_a_node_that_was_suspended_sits_down_again_or_leaves(tmp_path: Path) -> None:
+    """It stayed for ever, and no life began with it."""
+    run, config = two_nodes(tmp_path)
+    with Meeting(run, config), visit(config) as other:
+        suspended = helper._Helper(other, run, config, 1, "own")
+        assert not suspended._is_closed()
+        assert other.read("seat/1") == "own"
+        other.put("seat/1", "another")
+        with pytest.raises(Stopped, match=r"another one is node 1 of the run now"):
+            suspended.help()
+
+
 def test_the_seat_of_a_node_that_was_killed_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -335,6 +360,43 @@ def test_a_node_that_was_killed_a_moment_ago_begins_no_life(tmp_path: Path) -> N
         nodes.life(),
     ):
         pytest.fail("it began with a node that is not heard of")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"life": 1},
+        "gone",
+        [1],
+        {"life": 1, "code": "a", "kind": None, "text": ""},
+        {"life": 1, "code": 2, "kind": 5, "text": ""},
+        {"life": 1, "code": 2, "kind": None, "text": None},
+    ],
+)
+def test_rubbish_about_an_end_is_no_news(tmp_path: Path, said: object) -> None:
+    """It crashed node 0, and the run."""
+    run, config = two_nodes(tmp_path)
+    with (
+        Meeting(run, config) as nodes,
+        visit(config) as other,
+        seated(other) as (_, token),
+        nodes.life() as life,
+    ):
+        other.put(f"ended/{token}", said)
+        assert life.failure() is None
+
+
+def test_rubbish_in_a_seat_is_nobody(tmp_path: Path) -> None:
+    run, config = two_nodes(tmp_path)
+    with Meeting(run, config) as nodes, visit(config) as other:
+        other.put("seat/1", ["x"])
+        assert nodes._tokens() == []
+        assert other.read("seat/1") is None
+        other.put("seat/1", "own")
+        for beat in ("z", 1.5, None, {}):
+            other.put("beat/own", beat)
+            assert nodes._tokens() == [(1, "own")]
+        assert nodes._last_heard("own") < time.monotonic()
 
 
 def test_a_node_that_comes_in_the_place_of_another_does_not_share_its_life(tmp_path: Path) -> None:
@@ -407,6 +469,23 @@ def test_a_node_zero_that_hangs_is_noticed_in_time(
         Visitor("127.0.0.1", port, None)
 
 
+def test_who_has_found_node_zero_gone_asks_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A helper left after a minute in the place of half of one: it gave its seat back first."""
+    monkeypatch.setattr(visitor, "ANSWER_SECONDS", 0.3)
+    run, config = two_nodes(tmp_path)
+    with Meeting(run, config), visit(config) as other, hanging() as port:
+        seat = helper._seat(other, 2, 1)
+        seat.__enter__()
+        other._url, other._port = f"http://127.0.0.1:{port}/", port
+        with pytest.raises(NodeGone) as gone:
+            other.read("closed")
+        began = time.monotonic()
+        assert not seat.__exit__(NodeGone, gone.value, None)
+        assert time.monotonic() - began < 0.3
+
+
 def test_a_node_waits_for_node_zero_no_longer_than_told(monkeypatch: pytest.MonkeyPatch) -> None:
     port = free_port()
     with pytest.raises(Stopped, match=rf"127\.0\.0\.1:{port} \(nobody listens .*--wait"):
@@ -443,6 +522,93 @@ def test_a_token_that_is_none_says_so_at_once(tmp_path: Path) -> None:
         Visitor("127.0.0.1", config.launch.master_port, "two\nlines")
 
 
+@pytest.mark.parametrize(
+    "token", ["  ", "a secret ", "two\nlines", "gehéim", "x" * 4097, "x\udc80"]
+)
+def test_a_token_that_no_request_can_carry_is_refused_before_anything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, token: str
+) -> None:
+    """Node 0 started with it, and no other node could come."""
+    monkeypatch.setenv(TOKEN_VARIABLE, token)
+    launch = ("launch.nodes=2", "train.prompts_per_step=16", "rollout.group_size=16")
+    for begin in (
+        lambda: check_opening("tiny/base", launch, None, None),
+        lambda: helper.help_train("127.0.0.1", 1, wait=0.0),
+    ):
+        with pytest.raises(ConfigError, match=f"{TOKEN_VARIABLE}: what it holds is no") as refusal:
+            begin()
+        assert not token.strip() or token not in str(refusal.value)
+    assert board_token(config_of().launch) is None  # of one node nothing is asked
+
+
+@contextmanager
+def strangers(port: int, count: int) -> Iterator[list[socket.socket]]:
+    """Connections that say a byte of a request, and no more."""
+    with ExitStack() as opened:
+        found = []
+        for _ in range(count):
+            one = opened.enter_context(socket.create_connection(("127.0.0.1", port), timeout=5))
+            one.sendall(b"P")
+            found.append(one)
+        yield found
+
+
+def test_strangers_keep_neither_threads_nor_nodes_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each took a thread and a file descriptor, until training ended for want of them."""
+    monkeypatch.setattr(service, "CONNECTIONS", 4)
+    run, config = two_nodes(tmp_path)
+    before = threading.active_count()
+    with (
+        Meeting(run, config),
+        visit(config) as other,
+        strangers(config.launch.master_port, 30) as opened,
+    ):
+        assert other.read("run")["nodes"] == 2
+        assert [one.recv(1) for one in opened[:20]] == [b""] * 20
+        assert threading.active_count() < before + 15
+
+
+def test_a_request_has_a_time_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A byte now and then kept a connection open for ever."""
+    monkeypatch.setattr(service, "REQUEST_SECONDS", 0.3)
+    run, config = two_nodes(tmp_path)
+    with Meeting(run, config), strangers(config.launch.master_port, 1) as (one,):
+        began = time.monotonic()
+        one.settimeout(0.1)
+        ended = False
+        while not ended and time.monotonic() - began < 3:
+            with suppress(TimeoutError):
+                one.sendall(b"O")
+                ended = one.recv(1) == b""
+    assert ended
+
+
+def answering(content: bytes) -> Reply:
+    return Reply(200, "OK", {}, content, False)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"null",
+        b"{}",
+        b"[1]",
+        b'{"root": "/r", "nodes": "x", "proof": "p", "likeness": {}}',
+        b'{"root": "/r", "nodes": 2, "proof": "p", "likeness": {"torch": 1}}',
+        b"[" * 60_000,
+        b"\xff",
+    ],
+)
+def test_a_port_that_answers_with_something_else_is_no_meeting_place(
+    monkeypatch: pytest.MonkeyPatch, content: bytes
+) -> None:
+    monkeypatch.setattr(Visitor, "_reply", lambda *_: answering(content))
+    with pytest.raises(ConfigError, match=r"127\.0\.0\.1:7 is no meeting place of a run"):
+        Visitor("127.0.0.1", 7, None)
+
+
 def test_on_loopback_nobody_else_is_listened_to(tmp_path: Path) -> None:
     run, config = two_nodes(tmp_path)
     with Meeting(run, config):
@@ -460,6 +626,13 @@ def test_on_loopback_nobody_else_is_listened_to(tmp_path: Path) -> None:
         (b'["read", 1]', {}, 400),
         (b'["count", "run", 1]', {}, 400),
         (b'["read"]', {}, 400),
+        (b'["count", "beat/x", Infinity]', {}, 400),
+        (b'["count", "beat/x", 1.5]', {}, 400),
+        (b'["count", "beat/x", ' + b"9" * 4300 + b"]", {}, 200),
+        (b'["count", "beat/x", ' + b"9" * 5000 + b"]", {}, 400),
+        (b'["put", "closed", 0]', {}, 400),
+        (b'["remove_if", "life", null]', {}, 400),
+        (b"", {"Content-Length": "9" * 5000}, 413),
     ],
 )
 def test_what_is_no_question_is_refused(

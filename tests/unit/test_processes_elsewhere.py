@@ -50,6 +50,17 @@ def test_a_name_alone_is_no_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     assert host.this_host() != own
 
 
+def test_pids_of_another_namespace_are_another_machines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They counted as dead, and of this machine: what lived was ended or written over."""
+    own = identity(os.getpid())
+    host._machine.cache_clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(host, "_pid_namespace", lambda: "pid:[1]")
+        assert is_elsewhere(own)
+    host._machine.cache_clear()
+    assert not is_elsewhere(own)
+
+
 def test_what_another_machine_has_started_is_not_ended(
     tmp_path: Path, helper: psutil.Process
 ) -> None:
@@ -93,6 +104,23 @@ def _age(folder: Path) -> None:
 def test_a_record_that_names_no_machine_is_none(tmp_path: Path) -> None:
     process = {"pid": 1, "started": 1.0}
     assert read_record(written(tmp_path, process)) is None
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        *({"pid": pid} for pid in ("1", -1, 0, None, 2**70, 1.5, [1], True)),
+        *({"started": started} for started in ("x", None, [1], float("nan"), False)),
+        {"host": 5},
+    ],
+)
+def test_odd_records_are_none(tmp_path: Path, odd: dict[str, Any]) -> None:
+    """They ended the cleaning up in a traceback, and with it whatever was to start."""
+    good = dead(host.this_host())
+    for guard, owner in ((good | odd, good), (good, good | odd)):
+        path = written(tmp_path, owner, guard=guard)
+        assert read_record(path) is None
+        assert clean_up(tmp_path) == []
 
 
 def test_a_pid_says_nothing_of_another_machine() -> None:

@@ -9,11 +9,37 @@ from collections.abc import Iterator
 from atelier.config.judge_work import judges_asked_here
 from atelier.config.placement import SAMPLER
 from atelier.config.schema import RunConfig
+from atelier.errors import ConfigError
+
+LONGEST_TOKEN = 4096  # characters; servers bound the lines of a request's head
 
 
 def access_token(variable: str) -> str | None:
     """What an environment variable holds; None where it is not set, or empty."""
     return os.environ.get(variable, "").strip() or None
+
+
+def bearer_token(variable: str) -> str | None:
+    """A secret that this process and those it talks with have in common; None where not set.
+
+    Raises:
+        ConfigError: nothing that a header can carry. Its value is not named.
+    """
+    token = os.environ.get(variable) or None
+    if token is not None and not is_token(token):
+        raise ConfigError(
+            f"{variable}: what it holds is no token: printable ASCII characters, at most "
+            f"{LONGEST_TOKEN}, with no space at either end; set such a one in this environment, "
+            "the same wherever it is asked for"
+        )
+    return token
+
+
+def is_token(text: str) -> bool:
+    """Whether a text arrives as a bearer token as it was sent: a header has no newline, and loses
+    spaces at its ends."""
+    is_bounded = 0 < len(text) <= LONGEST_TOKEN
+    return is_bounded and text.isascii() and text.isprintable() and text == text.strip()
 
 
 def access_token_warnings(config: RunConfig) -> Iterator[tuple[str, str]]:

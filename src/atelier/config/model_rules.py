@@ -14,6 +14,7 @@ from atelier.config.facts.qwen import QwenFacts
 from atelier.config.facts.read import Facts, source
 from atelier.config.paths import from_root, is_directory, is_file
 from atelier.config.schema import RunConfig
+from atelier.config.secret_names import without_user
 from atelier.config.sections.policy import PolicyConfig
 from atelier.config.sections.policy_parts import holds_weights_alone
 from atelier.errors import ConfigError
@@ -160,4 +161,7 @@ def _hub_rejections(policy: PolicyConfig) -> Rejections:
         return  # token_rules.py asks for the layout
     if not HUB_ID.fullmatch(name) or is_file(from_root(name)):
         key = "policy.path" if policy.layout is None else "policy.layout"
-        yield key, f"{name} is neither a {_KINDS[policy.family]} directory nor a hub id"
+        yield (
+            key,
+            f"{without_user(name)} is neither a {_KINDS[policy.family]} directory nor a hub id",
+        )

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from atelier.config.keys import nearest, suggestion
+from atelier.config.secret_names import without_secrets
 from atelier.config.theirs import value_hint
 from atelier.config.yaml_files import KeyPath, Origin
 
@@ -65,7 +66,7 @@ def _lines(detail: ErrorDetails) -> Iterator[tuple[KeyPath, str]]:
         yield path, f"{key}: {_meaning(detail)}"
     else:
         hint = value_hint(key, detail["input"]) or _choice_hint(detail)
-        yield path, f"{key}: {_value(detail['input'])} {_meaning(detail)}{hint}"
+        yield path, f"{key}: {_value(path, detail['input'])} {_meaning(detail)}{hint}"
 
 
 def _hint(path: KeyPath) -> str:
@@ -95,8 +96,10 @@ def _meaning(detail: ErrorDetails) -> str:
     return meaning if meaning.startswith("must") else f"is not valid: {meaning}"
 
 
-def _value(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False, default=str)
+def _value(path: KeyPath, value: Any) -> str:
+    shown = without_secrets(value, str(path[-1]) if path else "")
+    text = json.dumps(shown, ensure_ascii=False, default=str)
+    text = "".join(one if one.isprintable() else "?" for one in text)
     return text if len(text) <= _LONGEST_VALUE else text[: _LONGEST_VALUE - 3] + "..."
 
 

@@ -23,6 +23,7 @@ from atelier.config.prompt_files import (
 )
 from atelier.config.reward_names import ours, unset_problem
 from atelier.config.schema import RunConfig
+from atelier.config.secret_names import without_user
 from atelier.config.sections.rewards import JudgedSection, RewardsConfig
 from atelier.config.sections.rollout import RolloutConfig, WindowConfig
 from atelier.config.sft_rules import sft_rejections
@@ -359,7 +360,7 @@ def _model_problem(model: str) -> str | None:
         lacks = not (folder / "config.json").is_file()
         return f"{model} is no checkpoint of a model: it has no config.json" if lacks else None
     if not HUB_ID.fullmatch(model):
-        return f"{model} is neither a directory nor a hub id"
+        return f"{without_user(model)} is neither a directory nor a hub id"
     # A hub id looks like a path; one that begins like a folder of the repository is a mistake.
     if "/" in model and folder.parent.is_dir():
         return f"there is no folder {model}"

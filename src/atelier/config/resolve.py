@@ -108,7 +108,7 @@ def _variables_layer(variables: Mapping[str, str], others: Sequence[Layer]) -> L
 def _read_override(argument: str) -> Layer:
     layer = read_override(argument)
     if "recipe" in layer.values:
-        raise ConfigError(f"--set {argument}: a recipe is chosen with --recipe NAME")
+        raise ConfigError("--set recipe: a recipe is chosen with --recipe NAME")
     return layer
 
 

@@ -14,6 +14,7 @@ from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from atelier.config.judged import judge_conflicts
+from atelier.config.secret_names import secret_words
 from atelier.config.sections.algorithm import AlgorithmConfig
 from atelier.config.sections.base import Section
 from atelier.config.sections.data import DataConfig
@@ -25,6 +26,7 @@ from atelier.config.sections.policy import PolicyConfig
 from atelier.config.sections.rewards import RewardsConfig
 from atelier.config.sections.rollout import RolloutConfig
 from atelier.config.sections.sampler import SamplerConfig
+from atelier.config.sections.servers import SECRET_PROBLEM
 from atelier.config.sections.tracking import TrackingConfig
 from atelier.config.sections.train import TrainConfig
 from atelier.config.suite_conflicts import data_conflicts, suite_conflicts
@@ -54,6 +56,12 @@ class RunConfig(Section):
         writes = self.policy.family == "qwen"
         is_served = writes and self.rollout.completion.backend == "vllm"
         return self.rollout.sampler if is_served else None
+
+    @property
+    def token_variables(self) -> set[str]:
+        """Variables of the environment that hold tokens of remote servers."""
+        named = [self.rollout.sampler.token_env, *(one.token_env for one in self.judges.values())]
+        return {one for one in named if one is not None}
 
     @model_validator(mode="after")
     def _fields_that_exclude_each_other(self) -> RunConfig:
@@ -90,6 +98,12 @@ class RunConfig(Section):
             )
         if not self.export.formats or len({*self.export.formats}) < len(self.export.formats):
             yield "export.formats", "names each format to write once, and at least one"
+        for name in secret_words(self.launch.launcher, self.token_variables):
+            yield (
+                "launch.launcher",
+                f"{name} {SECRET_PROBLEM}: let the launcher pass the environment on, as srun does, "
+                "and set it there",
+            )
         if self.launch.node_rank >= self.launch.nodes:
             yield (
                 "launch.node_rank",

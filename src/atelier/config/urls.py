@@ -11,6 +11,7 @@ import re
 from urllib.parse import urlsplit
 
 _LONGEST = 2000
+_LONGEST_SHOWN = 100
 _PRINTABLE = re.compile(r"[!-~]+")
 _NETLOC = re.compile(r"(?P<host>\[[^\[\]]+\]|[^:\[\]]+)(:(?P<port>[0-9]{1,5}))?")
 _LABEL = r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
@@ -23,7 +24,7 @@ def service_url_problem(url: str) -> str | None:
     """Why a URL cannot be a service's, or None."""
     if len(url) > _LONGEST or not _PRINTABLE.fullmatch(url):
         return (
-            f"{url[:100]!r} is not a URL of printable ASCII characters (at most {_LONGEST}); write "
+            f"{_shown(url)} is not a URL of printable ASCII characters (at most {_LONGEST}); write "
             "an international host name in its xn-- form"
         )
     try:
@@ -35,12 +36,22 @@ def service_url_problem(url: str) -> str | None:
     if parts.scheme not in ("http", "https") or not _is_host_and_port(parts.netloc):
         return _no_address(url)
     if "?" in url or "#" in url:
-        return f"{url!r} has more than host, port and path"
+        return f"{_shown(url)} has more than host, port and path"
     return None
 
 
+def _shown(url: str) -> str:
+    """Its beginning, without what may be a secret: user and password, and a query."""
+    if "@" in url:
+        scheme, mark, _ = url.partition("://")
+        kept = f"{scheme}://..." if mark else "..."
+    else:
+        kept = re.sub(r"(?s)([?#]).+", r"\1...", url)
+    return repr(kept[:_LONGEST_SHOWN])
+
+
 def _no_address(url: str) -> str:
-    return f"{url!r} is no http or https address, such as http://host:8400"
+    return f"{_shown(url)} is no http or https address, such as http://host:8400"
 
 
 def _is_host_and_port(netloc: str) -> bool:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from atelier.config.sections.algorithm import AlgorithmConfig
-from atelier.config.yaml_files import Layer, Origin
+from atelier.config.yaml_files import Layer, Origin, number
 from atelier.errors import ConfigError
 
 Read = Callable[[str], Mapping[str, Any]]
@@ -61,17 +61,8 @@ def _text(*keys: str) -> tuple[tuple[str, ...], Read]:
 
 
 def _number(*keys: str) -> tuple[tuple[str, ...], Read]:
-    """What is no number stays text, and the schema says so."""
-
-    def read(text: str) -> dict[str, Any]:
-        for kind in (int, float):
-            try:
-                return dict.fromkeys(keys, kind(text))
-            except ValueError:
-                continue
-        return dict.fromkeys(keys, text)
-
-    return keys, read
+    """A number as files have it; what is none stays text, and the schema says so."""
+    return keys, lambda text: dict.fromkeys(keys, number(text.strip(), text))
 
 
 def _service(section: str) -> tuple[tuple[str, ...], Read]:

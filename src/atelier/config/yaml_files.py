@@ -7,6 +7,7 @@ tags are refused, because recipes inherit instead.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -32,7 +33,8 @@ _SCALARS = {  # in the order in which they are tried
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a value was written: a file and line, or the command-line argument itself."""
+    """Where a value was written: a file and line, or a command-line argument by its key (the value
+    is told where it is the problem: it may be a secret)."""
 
     source: str
     line: int | None = None
@@ -107,8 +109,8 @@ def read_override(argument: str) -> Layer:
 
     Raises ConfigError naming the argument.
     """
-    origin = Origin(f"--set {argument}")
     key, equals, text = argument.partition("=")
+    origin = Origin(f"--set {key.strip()}")
     parts = key.strip().split(".")
     if not equals or not all(parts):
         raise ConfigError(f"{origin}: expected dotted.key=value")
@@ -120,6 +122,16 @@ def read_override(argument: str) -> Layer:
     for depth in range(len(prefix)):
         layer.origins[prefix[: depth + 1]] = origin
     return layer
+
+
+def number(text: str, otherwise: Any) -> Any:
+    """The number that a text is in a file (1_000 and digits of other scripts are none there), or
+    what is to be had otherwise."""
+    for kind, read in (("int", int), ("float", float)):
+        with contextlib.suppress(ValueError):  # of 5000 digits
+            if re.fullmatch(_SCALARS[kind][0], text):
+                return read(text)
+    return otherwise
 
 
 def dump_yaml(value: Any) -> str:

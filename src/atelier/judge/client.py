@@ -15,7 +15,7 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
 from typing import Self, TypeVar
 
-from atelier.config.access_tokens import access_token
+from atelier.config.access_tokens import LONGEST_TOKEN, access_token, is_token
 from atelier.config.sections.judge import JudgeConfig
 from atelier.errors import ConfigError, Stopped
 from atelier.event_loop import Closed, EventLoop, Forked
@@ -318,6 +318,9 @@ def token_of(name: str | None, key: str) -> str | None:
     token = access_token(name)
     if token is None:
         raise ConfigError(f"{key}.token_env: {name} is not set in the environment, or is empty")
-    if not (token.isascii() and token.isprintable()) or " " in token:
-        raise ConfigError(f"{key}.token_env: what {name} holds is no token: one printable word")
+    if not is_token(token) or " " in token:
+        raise ConfigError(
+            f"{key}.token_env: what {name} holds is no token: one word of printable ASCII "
+            f"characters, at most {LONGEST_TOKEN}"
+        )
     return token

@@ -9,6 +9,7 @@ belong to nobody.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import time
 from pathlib import Path
@@ -21,7 +22,7 @@ from atelier.processes.host import this_host
 from atelier.tracking.run_directory import read_json_object
 
 TOKEN = "ATELIER_GUARD"
-_IDENTITY = {"host", "pid", "started"}
+_LARGEST_PID = 2**31 - 1
 
 
 def identity(pid: int) -> dict[str, Any]:
@@ -53,12 +54,19 @@ def read_record(path: Path) -> dict[str, Any] | None:
     """A guard's record; None where the file is not one."""
     with contextlib.suppress(DataError):
         record = read_json_object(path)
-        if isinstance(record.get("token"), str) and all(
-            isinstance(record.get(name), dict) and record[name].keys() >= _IDENTITY
-            for name in ("guard", "owner")
-        ):
+        named = _is_identity(record.get("guard")) and _is_identity(record.get("owner"))
+        if named and isinstance(record.get("token"), str):
             return record
     return None
+
+
+def _is_identity(value: Any) -> bool:
+    """Whether a value is what `identity` gives."""
+    match value:
+        case {"host": str(), "pid": int(pid), "started": int() | float() as started}:
+            is_number = not isinstance(pid, bool) and not isinstance(started, bool)
+            return is_number and 0 < pid <= _LARGEST_PID and math.isfinite(started)
+    return False
 
 
 def marked(token: str) -> list[psutil.Process]:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from atelier.config.access_tokens import bearer_token
 from atelier.config.digest import scorer_digest
 from atelier.config.sections.judge import JudgeConfig
 from atelier.config.sections.rewards import (
@@ -198,7 +199,7 @@ def _services(
 ) -> tuple[Sequence[str], str | None]:
     """URLs of a reward's services, and the token that they ask for."""
     if section.placement == "remote":
-        return section.urls, os.environ.get(TOKEN_VARIABLE)
+        return section.urls, bearer_token(TOKEN_VARIABLE)
     token = os.environ.get(MANAGED_TOKEN_VARIABLE)
     if not managed.get(name) or token is None:
         raise ConfigError(

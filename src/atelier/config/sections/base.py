@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic.fields import FieldInfo
 
 _MOST = 2**31 - 1  # of any count; what is larger is a mistake, and overflows far from here
@@ -23,6 +23,16 @@ RatioBound = Annotated[float, Field(ge=1e-9, le=1e6, allow_inf_nan=False)]
 Temperature = Annotated[float, Field(ge=1e-2, le=1e2, allow_inf_nan=False)]
 Guidance = Annotated[float, Field(ge=1, le=1e2, allow_inf_nan=False)]
 Fraction = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+
+
+def _one_line(text: str) -> str:
+    if not text.isprintable():
+        raise ValueError("must be one line of printable characters")
+    return text
+
+
+# A name for people: a newline could forge a line of a log, an escape sequence rewrite a terminal.
+Title = Annotated[str, AfterValidator(_one_line)]
 
 _OPERATIONAL = "operational"
 

@@ -28,6 +28,7 @@ from atelier.config.sections.servers import (
     Placement,
     VllmConfig,
     gpu_conflicts,
+    secret_conflicts,
     token_conflicts,
 )
 
@@ -184,6 +185,8 @@ class JudgeConfig(Placed):
         for name in _RESERVED:
             if name in self.parameters:
                 yield f"parameters.{name}", "is set by the client; leave it out"
+        mend = "name the variable of the environment that holds it in token_env"
+        yield from secret_conflicts(self.parameters, mend)
         if {"max_tokens", "max_completion_tokens"} <= self.parameters.keys():
             yield "parameters.max_tokens", "excludes max_completion_tokens, its newer name"
         try:
@@ -192,6 +195,7 @@ class JudgeConfig(Placed):
             yield "parameters", "must be JSON: NaN and infinity are not"
 
     def _server_conflicts(self) -> Iterator[tuple[str, str]]:
+        yield from ((f"vllm.{key}", problem) for key, problem in self.vllm.conflicts())
         if self.placement == "managed" and self.vllm.sleep and not self.server.share_gpus:
             yield "vllm.sleep", "is for a judge that shares the trainer's GPUs (server.share_gpus)"
         ranks = self.vllm.tensor_parallel * self.vllm.data_parallel

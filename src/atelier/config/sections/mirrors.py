@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from atelier.config.sections.base import Section
+from atelier.config.sections.base import Section, Title
 
 
 class MirrorConfig(Section):
@@ -19,8 +19,8 @@ class MirrorConfig(Section):
         description="offline: files in the run's folder mirrors/, to be sent by its own command; "
         "online: sent while the run goes on, with the token that its own login keeps.",
     )
-    project: str = Field("atelier", min_length=1, description="Project of the run there.")
-    run_name: str | None = Field(
+    project: Title = Field("atelier", min_length=1, description="Project of the run there.")
+    run_name: Title | None = Field(
         None, min_length=1, description="Name of the run there; default: the run's."
     )
 

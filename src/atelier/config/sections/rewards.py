@@ -24,7 +24,7 @@ from atelier.config.sections.complex_edit import ComplexEditMeasure
 from atelier.config.sections.mmmg import MmmgMeasure
 from atelier.config.sections.questions import Asked, PromptQuestion
 from atelier.config.sections.regions import RegionsConfig
-from atelier.config.sections.servers import Few, Placed, Placement
+from atelier.config.sections.servers import Few, Placed, Placement, secret_conflicts
 
 # Sums are kept as float32, and more than this against a weight of 1 leaves nothing of the other.
 RewardName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,39}$")]
@@ -83,6 +83,10 @@ class CustomRewardConfig(RewardSection):
     whole_groups: bool = Field(
         False, description="It compares the images of a group, so it is given all of them at once."
     )
+
+    def conflicts(self) -> Iterator[tuple[str, str]]:
+        yield from super().conflicts()
+        yield from secret_conflicts(self.parameters)
 
     def needs_whole_groups(self) -> bool:
         return self.whole_groups
@@ -342,6 +346,10 @@ class GenevalConfig(RewardSection):
         description="soft: what Flow-GRPO trains on; strict: everything exactly, or 0; official: "
         "what papers report.",
     )
+
+    def conflicts(self) -> Iterator[tuple[str, str]]:
+        yield from super().conflicts()
+        yield from secret_conflicts(self.parameters)
 
 
 class FormatConfig(RewardSection):

@@ -43,6 +43,7 @@ class SamplerConfig(Placed):
         """Key, relative to the section, and problem of what cannot be used as it is set."""
         yield from super().conflicts()
         yield from token_conflicts(self.token_env, self.placement)
+        yield from ((f"vllm.{key}", problem) for key, problem in self.vllm.conflicts())
         yield from gpu_conflicts(self.server, self.vllm.tensor_parallel, "vllm.tensor_parallel")
         if self.timeout > self.deadline:
             yield "timeout", f"{self.timeout:g} s is more than the deadline of {self.deadline:g} s"

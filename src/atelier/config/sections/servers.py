@@ -6,8 +6,9 @@ import re
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, JsonValue
 
+from atelier.config.secret_names import secret_parameters, secret_words
 from atelier.config.sections.base import (
     NonNegativeFloat,
     NonNegativeInt,
@@ -25,6 +26,8 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # Capitals only: it is how variables are named, and a token pasted here by mistake is refused.
 _TOKEN_VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]{0,99}")
 _SECRET = re.compile(r"token|key|secret|passw|credential", re.IGNORECASE)
+SECRET_PROBLEM = "looks like a secret, which does not belong in a file that is kept with the run"
+IN_ENVIRONMENT = "set it in the environment that the run is started in"
 Port = Annotated[int, Field(ge=0, le=65535)]
 
 
@@ -55,15 +58,13 @@ class ServerConfig(Section):
             yield "share_gpus", f"excludes GPUs of its own (server.gpus {self.gpus})"
         if self.command is not None and not any("{port}" in word for word in self.command):
             yield "command", "must say where the port goes: {port} in one of its words"
+        for name in secret_words(self.command or ()):
+            yield "command", f"{name} {SECRET_PROBLEM}: {IN_ENVIRONMENT}"
         for name, value in self.variables.items():
             if not _VARIABLE.fullmatch(name) or "\0" in value:
                 yield f"variables.{name}", "is no environment variable: letters, digits and _"
             elif _SECRET.search(name):
-                yield (
-                    f"variables.{name}",
-                    "looks like a secret, which does not belong in a file that is kept with the "
-                    "run: set it in the environment that the run is started in",
-                )
+                yield f"variables.{name}", f"{SECRET_PROBLEM}: {IN_ENVIRONMENT}"
 
 
 class Placed(Section):
@@ -114,6 +115,11 @@ class VllmConfig(Section):
     )
     arguments: list[str] = operational([], "More arguments of its command line, such as --seed=1.")
 
+    def conflicts(self) -> Iterator[tuple[str, str]]:
+        """Key, relative to the section, and problem of what cannot be used as it is set."""
+        for name in secret_words(self.arguments):
+            yield "arguments", f"{name} {SECRET_PROBLEM}: {IN_ENVIRONMENT}"
+
 
 def gpu_conflicts(server: ServerConfig, ranks: int, keys: str) -> Iterator[tuple[str, str]]:
     """Key and problem where a server has other GPUs than its vLLM computes on.
@@ -123,6 +129,14 @@ def gpu_conflicts(server: ServerConfig, ranks: int, keys: str) -> Iterator[tuple
     """
     if server.gpus and server.gpus != ranks:
         yield "server.gpus", f"{server.gpus}, but {keys} is {ranks}"
+
+
+def secret_conflicts(
+    parameters: dict[str, JsonValue], mend: str = IN_ENVIRONMENT
+) -> Iterator[tuple[str, str]]:
+    """Key and problem of each of a section's `parameters` that is named as a secret is."""
+    for key in secret_parameters(parameters, "parameters"):
+        yield key, f"{SECRET_PROBLEM}: {mend}"
 
 
 def token_conflicts(token_env: str | None, placement: Placement) -> Iterator[tuple[str, str]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from atelier.config.sections.base import Fraction, NonNegativeInt, PositiveInt
+from atelier.config.sections.base import Fraction, NonNegativeInt, PositiveInt, Title
 from atelier.config.sections.mirrors import MirrorsConfig
 
 
@@ -14,8 +14,8 @@ class TrackingConfig(MirrorsConfig):
     mlflow_uri: str | None = Field(
         None, description="MLflow tracking URI; default: the SQLite store of the project."
     )
-    experiment: str = Field("atelier", description="MLflow experiment.")
-    run_name: str | None = Field(None, description="Name of the run; default: recipe and seed.")
+    experiment: Title = Field("atelier", description="MLflow experiment.")
+    run_name: Title | None = Field(None, description="Name of the run; default: recipe and seed.")
     images: PositiveInt = Field(
         16, description="Images in a logged grid, and best and worst ones kept of a step."
     )

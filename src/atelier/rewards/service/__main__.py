@@ -16,6 +16,7 @@ import sys
 from pathlib import Path
 
 from atelier import telemetry
+from atelier.config.access_tokens import bearer_token
 from atelier.config.loopback import is_loopback
 from atelier.errors import AtelierError, ConfigError
 from atelier.rewards.service.protocol import TOKEN_VARIABLE
@@ -71,7 +72,7 @@ def _serve(arguments: argparse.Namespace) -> None:
     from atelier.rewards.service.served import build
     from atelier.rewards.service.settings import read_settings
 
-    token = os.environ.get(TOKEN_VARIABLE) or None
+    token = bearer_token(TOKEN_VARIABLE)
     require_token_beyond_loopback(arguments.host, token)
     rewards = build(read_settings(arguments.config), arguments.judge_usage)
     picture = int(arguments.max_megapixels * 1e6)

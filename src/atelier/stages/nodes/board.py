@@ -8,7 +8,8 @@ over            number of the newest life that has ended on node 0
 ended/TOKEN     {life, code, kind, text}: how the ranks of a helper ended
 closed          exit code of node 0's training
 
-Node 0 has it in memory and serves it (service.py); others visit it (visitor.py).
+Node 0 has it in memory and serves it (service.py); others visit it (visitor.py). They may put what
+they like where theirs stands (HELPERS_KEYS), so node 0 looks at the shape of it where it reads.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from atelier.errors import AtelierError
 BEAT_SECONDS = 1.0
 # A helper that was not heard of for so long is gone. Longer than the stop of its ranks may take.
 SILENT_SECONDS = 40.0
+# Beginnings of the keys that others than node 0 change.
+HELPERS_KEYS = ("seat/", "beat/", "ended/")
 # What a node is told of another's last error; more is in that one's log.
 WORDS = 4000
 # How long a helper waits for node 0: that prepares and measures before it trains, and it costs
@@ -55,12 +58,21 @@ class Board:
         with self._lock:
             return bool(self._values.setdefault(key, value) == value)
 
-    def remove(self, key: str) -> None:
+    def remove_if(self, key: str, value: Any) -> None:
+        """Remove a value where it is still this one, and not another's that came since."""
         with self._lock:
-            self._values.pop(key, None)
+            if key in self._values and self._values[key] == value:
+                del self._values[key]
 
     def count(self, key: str, more: int = 0) -> int:
-        """A counter, after adding to it."""
+        """A counter, after adding to it.
+
+        Raises:
+            TypeError: no whole number is added, or what stands there is none.
+        """
         with self._lock:
-            self._values[key] = self._values.get(key, 0) + more
-            return int(self._values[key])
+            before = self._values.get(key, 0)
+            if type(before) is not int or type(more) is not int:  # True is an int, too
+                raise TypeError(f"{key}: whole numbers are counted")
+            self._values[key] = before + more
+            return before + more

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-
+from atelier.config.access_tokens import bearer_token
 from atelier.config.loopback import is_loopback
 from atelier.config.schema import RunConfig
 from atelier.config.sections.launch import LaunchConfig
@@ -30,10 +29,13 @@ def board_token(launch: LaunchConfig) -> str | None:
     """What the other nodes have to show, from the environment; None where they need not.
 
     Raises:
-        ConfigError: other machines would reach the meeting place, and there is no token.
+        ConfigError: other machines would reach the meeting place, and there is no token, or none
+            that a request can carry.
     """
-    token = os.environ.get(TOKEN_VARIABLE) or None
-    if launch.nodes > 1 and token is None and not is_loopback(launch.master_address):
+    if launch.nodes == 1:
+        return None
+    token = bearer_token(TOKEN_VARIABLE)
+    if token is None and not is_loopback(launch.master_address):
         raise ConfigError(
             f"launch.master_address: {launch.master_address} can be reached from other machines: "
             f"set {TOKEN_VARIABLE} in the environment of all nodes, the same on each"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import sys
 import time
 import uuid
@@ -17,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from atelier.config.access_tokens import bearer_token
 from atelier.config.paths import repository_root
 from atelier.config.placement import training_gpus
 from atelier.config.resolve import load_stage_config
@@ -66,22 +66,23 @@ def help_train(address: str, port: int, rank: int | None = None, wait: float = W
         ConfigError: the run, its directory, its code or packages are not the same here, the rank
             is none or taken, or the token is another.
         PlanError, Stopped: this machine has too few GPUs, or they, or node 0, were not there in
-            time.
+            time; or another one came in its place while nothing was heard of it.
         NodeGone: node 0 is not there any more.
     """
     quiet.libraries_by_default()
+    token = bearer_token(TOKEN_VARIABLE)
     _wait_for(address, port, wait)
-    with Visitor(address, port, os.environ.get(TOKEN_VARIABLE) or None) as board:
-        told = board.read("run")
+    with Visitor(address, port, token) as board:
+        told = board.run
         _require_rank(rank, told["nodes"])
         run = _shared_directory(told)
         config = load_stage_config(run.config("train"))
         _require_likeness(told, config)
         with contextlib.chdir(repository_root()):
             claim_gpus(training_gpus(config), wait=config.launch.wait_for_gpus)
-            with _seat(board, told["nodes"], rank) as (own, token):
+            with _seat(board, told["nodes"], rank) as (own, seated):
                 logger.info("node %d of %d: training %s", own, told["nodes"], run.root.name)
-                return _Helper(board, run, config, own, token).help()
+                return _Helper(board, run, config, own, seated).help()
 
 
 def _wait_for(address: str, port: int, wait: float) -> None:
@@ -146,7 +147,7 @@ def _seat(board: Visitor, nodes: int, rank: int | None) -> Iterator[tuple[int, s
         yield own, token
     finally:
         with contextlib.suppress(NodeGone):
-            board.remove(f"seat/{own}")
+            board.remove_if(f"seat/{own}", token)
 
 
 def _take_seat(board: Visitor, wanted: Sequence[int], token: str) -> int:
@@ -236,7 +237,21 @@ class _Helper:
         if self._closed is None:
             self._board.count(f"beat/{self._token}", 1)
             self._closed = self._board.read("closed")
+            if self._closed is None:
+                self._keep_seat()
         return self._closed is not None
+
+    def _keep_seat(self) -> None:
+        """Sit down again where node 0 freed the seat, because this process was suspended.
+
+        Raises:
+            Stopped: another one has it.
+        """
+        if not self._board.put_first(f"seat/{self._rank}", self._token):
+            raise Stopped(
+                f"nothing was heard of this node for more than {SILENT_SECONDS:g} s, and another "
+                f"one is node {self._rank} of the run now; to help again, start this one again"
+            )
 
     def _is_over(self, number: int) -> bool:
         return int(self._board.read("over") or 0) >= number

@@ -14,7 +14,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 from atelier.config.paths import repository_root
 from atelier.config.schema import RunConfig
@@ -22,7 +21,7 @@ from atelier.config.sections.launch import LaunchConfig
 from atelier.errors import ConfigError, Stopped
 from atelier.processes.supervised import SupervisedProcess
 from atelier.stages.log_tail import LastError
-from atelier.stages.nodes.board import SILENT_SECONDS, Board, NodeGone
+from atelier.stages.nodes.board import SILENT_SECONDS, WORDS, Board, NodeGone
 from atelier.stages.nodes.first import board_token
 from atelier.stages.nodes.likeness import likeness
 from atelier.stages.nodes.service import served
@@ -110,7 +109,7 @@ class Meeting:
         )
         with ExitStack() as opening:
             place = (launch.master_address, launch.master_port)
-            opening.enter_context(served(board, *place, token))
+            opening.enter_context(served(board, *place, token, launch.nodes))
             if launch.launcher:
                 self._started = opening.enter_context(self._launched())
             self._stack = opening.pop_all()
@@ -186,10 +185,16 @@ class Meeting:
 
     def _ended(self, rank: int, token: str, life: int) -> Ending | None:
         assert self._board is not None
-        said: dict[str, Any] | None = self._board.read(f"ended/{token}")
-        if said is None or said["life"] != life:
-            return None
-        return Ending(int(said["code"]), LastError(said["kind"], f"node {rank}: {said['text']}"))
+        match self._board.read(f"ended/{token}"):
+            case {
+                "life": int(of),
+                "code": int(code),
+                "kind": str() | None as kind,
+                "text": str(text),
+            }:
+                said = Ending(code, LastError(kind, f"node {rank}: {text[-WORDS:]}"))
+                return said if of == life else None
+        return None  # nothing, or nothing that a helper says
 
     def _tokens(self) -> list[tuple[int, str]]:
         """Rank and token of every helper that lives; seats of others are freed."""
@@ -197,12 +202,10 @@ class Meeting:
         living = []
         for rank in range(1, self._launch.nodes):
             token = self._board.read(f"seat/{rank}")
-            if token is None:
-                continue
-            if self._is_heard(token):
+            if isinstance(token, str) and self._is_heard(token):
                 living.append((rank, token))
             else:
-                self._board.remove(f"seat/{rank}")
+                self._board.remove_if(f"seat/{rank}", token)
         return living
 
     def _is_heard(self, token: str) -> bool:
@@ -211,7 +214,8 @@ class Meeting:
     def _last_heard(self, token: str) -> float:
         """When its counter was last seen to grow, or first seen at all."""
         assert self._board is not None
-        now, beats = time.monotonic(), self._board.count(f"beat/{token}")
+        now, said = time.monotonic(), self._board.read(f"beat/{token}")
+        beats = said if isinstance(said, int) else 0
         before, since = self._heard.get(token, (-1, now))
         if beats != before:
             self._heard[token] = (beats, since := now)

@@ -16,13 +16,17 @@ ANSWER_SECONDS = 30.0
 TRY_SECONDS = 10.0
 AGAIN_SECONDS = 0.5
 UNAUTHORIZED, OK = 401, 200
+_GONE = "node 0 does not answer any more; resume its run, and help again"
 
 
 class Visitor:
     """What a helper puts on node 0's board and reads there. Use as a context manager.
 
     Everything raises NodeGone once node 0 does not answer within ANSWER_SECONDS, or at once where
-    nobody listens any more.
+    nobody listens any more, and from then on without asking again.
+
+    Attributes:
+        run: what is trained, as node 0 says it (board.py).
 
     Raises:
         ConfigError: what answers there is no board, or wants another token.
@@ -33,8 +37,9 @@ class Visitor:
         host = f"[{address}]" if ":" in address else address
         self._url = f"http://{host}:{port}/"
         self._transport = Transport(connections=1, token=token)
+        self._gone = False
         try:
-            self.read("run")
+            self.run = self._run()
         except NodeGone as error:
             self._transport.close()
             raise ConfigError(
@@ -61,12 +66,32 @@ class Visitor:
         """Put a value where none stands; whether it stands there now."""
         return bool(self._ask("put_first", key, value))
 
-    def remove(self, key: str) -> None:
-        self._ask("remove", key)
+    def remove_if(self, key: str, value: Any) -> None:
+        """Remove a value where it is still this one, and not another's that came since."""
+        self._ask("remove_if", key, value)
 
     def count(self, key: str, more: int = 0) -> int:
         """A counter, after adding to it, at least once: a lost answer is asked for again."""
-        return int(self._ask("count", key, more))
+        counted = self._ask("count", key, more)
+        if not isinstance(counted, int):
+            raise self._no_meeting_place("counts otherwise than one does")
+        return counted
+
+    def _run(self) -> dict[str, Any]:
+        told = self._ask("read", "run")
+        match told:
+            case {"root": str(), "nodes": int(), "proof": str(), "likeness": dict(like)} if all(
+                isinstance(one, str | None) for one in like.values()
+            ):
+                return dict(told)
+        raise self._no_meeting_place("does not say what is trained")
+
+    def _no_meeting_place(self, why: str) -> ConfigError:
+        place = f"{self._address}:{self._port}"
+        return ConfigError(
+            f"launch.master_port: {place} is no meeting place of a run: what answers there {why}; "
+            "give the port of node 0's launch.master_port"
+        )
 
     def _ask(self, *asked: Any) -> Any:
         reply = self._reply(json.dumps(asked).encode())
@@ -78,14 +103,13 @@ class Visitor:
         try:
             if reply.status == OK:
                 return json.loads(reply.content)
-        except ValueError:
+        except (ValueError, RecursionError):
             pass  # said below
-        raise ConfigError(
-            f"launch.master_port: {self._address}:{self._port} is no meeting place of a run: it "
-            f"answers with status {reply.status}, and not as one does"
-        )
+        raise self._no_meeting_place(f"does so with status {reply.status}, and not as one does")
 
     def _reply(self, body: bytes) -> Reply:
+        if self._gone:
+            raise NodeGone(_GONE)
         deadline = time.monotonic() + ANSWER_SECONDS
         while True:
             left = deadline - time.monotonic()
@@ -99,9 +123,8 @@ class Visitor:
                 ) from error
             except Unanswered as error:
                 if left <= AGAIN_SECONDS or refuses(self._address, self._port):
-                    raise NodeGone(
-                        "node 0 does not answer any more; resume its run, and help again"
-                    ) from error
+                    self._gone = True
+                    raise NodeGone(_GONE) from error
             time.sleep(AGAIN_SECONDS)
 
 

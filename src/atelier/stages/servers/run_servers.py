@@ -142,8 +142,15 @@ class RunServers:
             token=self._token,
             gpus=self._placements.servers.get(label, ()),
             port=first + index if first else 0,
+            foreign=self._config.token_variables - self._tokens_of(section),
         )
         return ManagedServer(self._spec(where, name, section), on_change=self._write_once_entered)
+
+    def _tokens_of(self, section: Placed) -> set[str | None]:
+        """The variable with the token of the judge that a server asks."""
+        if not isinstance(section, JudgedSection):
+            return set()
+        return {self._config.judges[section.judge].token_env}
 
     def _spec(self, where: Place, name: str, section: Placed) -> ServerSpec:
         if isinstance(section, SamplerConfig):

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
+from atelier.config.access_tokens import bearer_token
 from atelier.config.paths import from_root, make_folder
 from atelier.config.schema import RunConfig
 from atelier.config.sections.judge import JudgeConfig
@@ -48,7 +47,7 @@ def serve(
         ConfigError: no reward, no token, or a golden sample that can never be right.
         Stopped: the service failed too often.
     """
-    token = os.environ.get(TOKEN_VARIABLE) or None
+    token = bearer_token(TOKEN_VARIABLE)
     require_token_beyond_loopback(host, token)
     sections = config.rewards.sections()
     if not sections:
@@ -56,10 +55,18 @@ def serve(
     folder = from_root(folder)
     _require_place(folder, host, port)
     startup = max(section.startup for section in sections.values())
-    place = Place("rewards", folder / "service", folder / "processes" / "service.json", token)
     settings = ServiceSettings(rewards=config.rewards, judges=_asked(config))
+    place = Place(
+        label="rewards",
+        base=folder / "service",
+        record=folder / "processes" / "service.json",
+        token=token,
+        host=host,
+        port=port,
+        foreign=config.token_variables - {one.token_env for one in settings.judges.values()},
+    )
     spec = reward_spec(
-        replace(place, host=host, port=port),
+        place,
         lambda: settings,
         ServerConfig(),
         startup,

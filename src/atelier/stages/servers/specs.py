@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from atelier.judge import usage as judge_usage
 from atelier.processes.gpus import VISIBLE
 from atelier.rewards.service.protocol import MANAGED_TOKEN_VARIABLE, TOKEN_VARIABLE
 from atelier.rewards.service.settings import ServiceSettings, write_settings
+from atelier.stages.nodes.board import TOKEN_VARIABLE as NODES_TOKEN_VARIABLE
 from atelier.stages.servers import vllm
 from atelier.stages.servers.interpreter import interpreter
 from atelier.stages.servers.kinds import RewardServiceKind
@@ -35,6 +36,7 @@ class Place:
         record: where its guard says what runs.
         gpus: what it sees of this machine's; empty: none.
         port: 0 takes a free one.
+        foreign: variables of this environment with tokens that are not the server's to know.
     """
 
     label: str
@@ -44,6 +46,7 @@ class Place:
     gpus: Sequence[str] = ()
     host: str = LOOPBACK
     port: int = 0
+    foreign: Collection[str] = ()
 
 
 def reward_spec(
@@ -137,7 +140,7 @@ def _spec(
 
 def _environment(place: Place, own: Mapping[str, str]) -> dict[str, str]:
     """This process's, without its tokens and other GPUs, and with what is the server's own."""
-    hidden = (TOKEN_VARIABLE, MANAGED_TOKEN_VARIABLE)
+    hidden = {TOKEN_VARIABLE, MANAGED_TOKEN_VARIABLE, NODES_TOKEN_VARIABLE, *place.foreign}
     kept = {name: value for name, value in os.environ.items() if name not in hidden}
     root = repository_root()  # another environment does not have Atelier installed
     paths = [str(root / "src"), str(root), *filter(None, [kept.get("PYTHONPATH")])]
