@@ -13,8 +13,8 @@ import pytest
 from PIL import Image
 
 from atelier.errors import DataError
-from atelier.evaluation.files import read_evaluation
 from atelier.report.charts import Series, line_chart
+from atelier.report.compared_runs import read_compared
 from atelier.report.page import render
 from atelier.report.samples import read_samples, samples_page
 from atelier.report.templates import LONGEST_TEXT
@@ -90,9 +90,9 @@ def test_a_damaged_image_costs_its_own_place_alone(
 )
 def test_an_odd_row_is_named(run: RunDirectory, values: dict[str, Any], says: str) -> None:
     change_rows(run, **values)
-    for read in (lambda: render(run), lambda: read_evaluation(run.evaluate)):
-        with pytest.raises(DataError, match=rf"scores\.jsonl: line 2: .*{re.escape(says)}"):
-            read()
+    for read in (render, read_compared):
+        with pytest.raises(DataError, match=rf"scores\.jsonl: row 2: .*{re.escape(says)}"):
+            read(run)
 
 
 def test_lost_scores_are_told(run: RunDirectory) -> None:

@@ -83,16 +83,25 @@ def read_rows(folder: Path, summary: Mapping[str, Any]) -> list[dict[str, Any]]:
     """A row for every image that the summary counts.
 
     Raises:
-        DataError: there are more or fewer, or one lacks what readers rely on (line named).
+        DataError: there are more or fewer, or one has a number that is none (row named).
     """
     path = folder / SCORES
     rows = [row for _, row in read_json_lines(path)]
     if len(rows) != summary["images"]:
         raise DataError(f"{path}: {len(rows)} rows for {summary['images']} images")
+    for number, row in enumerate(rows, start=1):
+        _require_finite(f"{path}: row {number}", row)
+    return rows
+
+
+def require_shown(
+    folder: Path, rows: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]
+) -> None:
+    """Raise DataError unless every row has what pages and comparisons of any suite rely on: its
+    image within the folder, its prompt, and scores that are numbers, or None."""
     scores = [*summary["metrics"], summary.get("image_score")]
     for number, row in enumerate(rows, start=1):
-        _require_row(f"{path}: line {number}", row, scores)
-    return rows
+        _require_row(f"{folder / SCORES}: row {number}", row, scores)
 
 
 def is_inside(name: str) -> bool:
@@ -101,19 +110,23 @@ def is_inside(name: str) -> bool:
     return not path.is_absolute() and ".." not in path.parts
 
 
+def _require_finite(where: str, row: Mapping[str, Any]) -> None:
+    """Missing is never a number that JSON has not, or no float holds."""
+    for key, value in row.items():
+        if isinstance(value, int | float) and not abs(value) <= sys.float_info.max:
+            raise DataError(
+                f"{where}: {legible(key)} is {legible_value(value)}, which is no number"
+            )
+
+
 def _require_row(where: str, row: Mapping[str, Any], scores: Sequence[str | None]) -> None:
     known = _checked(_Row, where, row)
     if not is_inside(known.image):
         raise DataError(
             f"{where}: image: {legible_value(known.image)} is outside the evaluation's folder"
         )
-    for key, value in row.items():
-        is_number = isinstance(value, int | float)
-        if is_number and not abs(value) <= sys.float_info.max:  # NaN, too
-            raise DataError(
-                f"{where}: {legible(key)} is {legible_value(value)}, which is no number"
-            )
-        if key in scores and not is_number and value is not None:
+    for key in row.keys() & set(scores):
+        if not isinstance(row[key], int | float | None):
             raise DataError(f"{where}: {legible(key)}: a number expected")
 
 

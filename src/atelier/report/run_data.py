@@ -17,7 +17,7 @@ from atelier.config.schema import RunConfig
 from atelier.data.ground_truth import is_edit
 from atelier.data.prompts import Prompt, read_prompts
 from atelier.errors import DataError
-from atelier.evaluation.reading import read_rows, read_summary
+from atelier.evaluation.reading import read_rows, read_summary, require_shown
 from atelier.legible import legible, legible_value
 from atelier.tracking.events import read_json_lines
 from atelier.tracking.run_directory import STAGES, RunDirectory, read_json_object
@@ -55,7 +55,10 @@ class Evaluation:
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        return read_rows(self.folder, self.summary)
+        summary = self.summary
+        rows = read_rows(self.folder, summary)
+        require_shown(self.folder, rows, summary)
+        return rows
 
 
 def periodic_evaluations(run: RunDirectory) -> list[Evaluation]:
