@@ -123,3 +123,22 @@ def test_a_source_that_is_gone_is_said_and_the_page_is_made(run: RunDirectory) -
     put(run, [Prompt(0, 0, "x", {"source_image": "no/<such>.png"})])
     page = render(run)
     assert "no source picture: prompt 0 (&#39;x&#39;): no such file no/&lt;such&gt;.png" in page
+
+
+@pytest.mark.parametrize(
+    ("metadata", "says"),
+    [
+        ({"source_image": 5}, "source_image: the path of a picture expected, not 5"),
+        ({"source_image": ["a"]}, "source_image: the path of a picture expected, not [&#39;a"),
+        ({"source_scene": 5}, "source_scene: a scene expected, not 5"),
+        ({"source_scene": {"objects": 5}}, "5: not a scene&#39;s objects"),
+        ({"source_image": "a.parquet/" + "9" * 5000}, "no such file a.parquet/999"),
+    ],
+)
+def test_a_source_that_is_none_is_said(
+    run: RunDirectory, metadata: dict[str, object], says: str
+) -> None:
+    put(run, [Prompt(0, 0, "x", metadata)])
+    page = render(run)
+    assert "no source picture: " in page
+    assert says in page
