@@ -156,6 +156,8 @@ def require_numbers(where: str, weights: Mapping[str, Tensor]) -> None:
 
 
 def _finite(value: Tensor) -> bool:
+    if value.element_size() == 1:  # torch does not compare these kinds
+        value = value.float()
     low, high = torch.aminmax(value.detach())
     return bool(low.isfinite() & high.isfinite())
 

@@ -117,6 +117,8 @@ def loader(*sets: str, before: str = "") -> str:
 
 
 POSTERS = "dict(data_path='posters.json')"
+SET = "dict(data_path='posters.json', sample_weight={})"
+DOUBLED = "x = [1]\n" + "x = [x, x]\n" * 40
 
 
 @pytest.mark.parametrize(
@@ -150,10 +152,44 @@ POSTERS = "dict(data_path='posters.json')"
         (loader("x", before="x = [{}, {}]\n" + "x = [x, x]\n" * 60), "stands twice"),
         (loader("dict(data_path=x)", before="x = 'a'\n" + "x = x + x\n" * 60), "is known only"),
         ("x = " + "'a' + " * 20_000 + "'a'", "not Python"),
+        (loader("dict(data_path=x)", before=DOUBLED), "line 42: data_path: a text expected, not"),
+        (loader(SET.format("x"), before=DOUBLED), "line 42: sample_weight [[["),
+        (
+            loader("dict(data_path=x)", before="x = {}\n" + "x = dict(a=x, b=x)\n" * 40),
+            "line 42: data_path: a text expected, not <mapping of line 41>",
+        ),
+        (loader("dict(data_path=x)", before="x = []\n" + "x = [x]\n" * 3000), "a text expected"),
+        (loader(SET.format("9" * 400)), "line 1: sample_weight 999"),
+        (loader(SET.format("0x" + "f" * 9000)), "line 1: sample_weight <int>: a number above 0"),
+        (loader("dict(data_path=0x" + "f" * 9000 + ")"), "line 1: data_path: a text expected"),
+        (loader(f"dict(data_path='{'x' * 400}.json')"), "line 1: data_path: no such file"),
+        (loader(f"dict(data_path={'not ' * 900}x)"), "line 1: data_path: `an expression that is"),
+        ("y = 1\nx = " + "'a' + " * 985 + "'a'\n", "line 2: nested too deeply"),
+        (
+            loader(SET.format("w"), before="w = 1\nfrom base import w\n"),
+            "line 2: sample_weight: `w` is",
+        ),
+        (loader(SET.format("w"), before="w = 1\nfrom base import *\n"), "sample_weight: `*` is k"),
+        (loader(SET.format("w"), before="w = 1\nimport w.of\n"), "sample_weight: `w.of` is known"),
+        (
+            loader(SET.format("w"), before="w = 1\nwith read_base():\n  from .x import w\n"),
+            "sample_weight: `w` is known only",
+        ),
+        (loader(SET.format("w"), before="w = 1\nclass w: pass\n"), "`class w:` is known only"),
+        (loader(SET.format("w"), before="w = 1\nx = f(w := 2)\n"), "`(w := 2)` is known only"),
+        (loader(POSTERS) + "def train_dataloader(): pass\n", "line 2: `def train_dataloader"),
+        ("def dict(**all): pass\n" + loader(POSTERS), "line 2: `dict("),
     ],
 )
 def test_what_cannot_be_read_is_named(tmp_path: Path, text: str, says: str) -> None:
     assert says in refused(tmp_path, text)
+
+
+def test_sets_are_found_however_deep(tmp_path: Path) -> None:
+    written(tmp_path)
+    path = tmp_path / "t2i.py"
+    path.write_text(f"x = {POSTERS}\n" + "x = [x]\n" * 3000 + "train_dataloader = x\n")
+    assert [one.name for one in read_sets(path, None)] == ["posters"]
 
 
 def test_a_file_is_never_run(tmp_path: Path) -> None:
@@ -177,6 +213,12 @@ def test_variables_of_a_path_are_named(tmp_path: Path) -> None:
         ("datasets: [{data_path: posters.json, sample_weight: much}]", "sample_weight: a number"),
         ("datasets: []", "datasets: a non-empty list"),
         ("datsets: []", "did you mean datasets"),
+        (
+            "datasets: [{? [&a0 [1], "
+            + ", ".join(f"&a{n + 1} [*a{n}, *a{n}]" for n in range(40))
+            + "] : 1}]\n",
+            "unknown key 'a sequence'",
+        ),
     ],
 )
 def test_a_wrong_yaml_is_refused(tmp_path: Path, text: str, says: str) -> None:

@@ -11,6 +11,7 @@ import pytest
 from atelier.cli.judge_rows import judge_rows
 from atelier.config.plan import Plan, plan
 from atelier.config.resolve import resolve
+from atelier.errors import ConfigError
 
 HUB = "policy.path=organisation/model"
 JUDGE = "judges.j={model: m, placement: remote, urls: ['http://host/v1']}"
@@ -23,6 +24,8 @@ EDITS = (
 )
 GRAPHS = (*SHAPES, "data.scene_task=graph")
 PAIRS = (*SHAPES, "data.scene_pairs=1")
+YES_NO = ("evaluation.suite=yes_no", "evaluation.yes_no={judge: j}")
+DEAR = ("judges.j.prices={input: 1.0e+9, output: 1.0e+9}",)
 
 
 def planned(*overrides: str) -> Plan:
@@ -187,3 +190,22 @@ def test_a_judge_that_costs_is_not_for_the_embedded_world(
     own.write_text("".join(f'a sign that says "word {index}"\n' for index in range(2000)))
     plain = ("data.source=ocr_text", f"data.path={own}")
     assert asked_of_scenes(*suite, asked, costs, *plain) == []
+
+
+@pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens"])
+@pytest.mark.parametrize("limit", ["true", "0", "-1", "1.5", "a lot", "[1]", "1" + "0" * 400])
+def test_a_limit_of_tokens_that_is_none_is_refused(name: str, limit: str) -> None:
+    with pytest.raises(
+        ConfigError, match=rf"judges\.j\.parameters\.{name}: .* no whole number of t"
+    ):
+        planned(f"judges.j.parameters={{{name}: {limit}}}")
+
+
+def test_prices_whose_sums_are_no_numbers_are_refused() -> None:
+    for key in ("input", "output", "cached"):
+        with pytest.raises(ConfigError, match=rf"judges\.j\.prices\.{key}: "):
+            planned(f"judges.j.prices={{{key}: 1.0e+308}}")
+    (found,) = planned("judges.j.parameters={max_tokens: null}", *YES_NO, *DEAR).judge_costs
+    assert found[1].limit is None
+    assert found[1].money is not None
+    assert found[1].money < 1e30

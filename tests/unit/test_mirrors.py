@@ -162,6 +162,54 @@ def test_a_mirror_that_fails_costs_the_run_nothing(
     assert mirrors.sync(run)
 
 
+@pytest.mark.parametrize("damage", ["{", "[]", '{"sent": 5}', None])
+def test_offline_a_damaged_mirror_is_made_anew(
+    tmp_path: Path, notebook: Notebook, damage: str | None
+) -> None:
+    run = run_of(tmp_path, WANDB)
+    finish(run)
+    assert mirrors.sync(run)
+    folder, memory = run.root / "mirrors/wandb", run.root / "mirrors/wandb.json"
+    if damage is None:
+        memory.unlink()
+        memory.mkdir()
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.write_text("x")
+    else:
+        memory.write_text(damage)
+    assert mirrors.sync(run)
+    assert len(notebook.openings) == 2
+    assert mirrors.sync(run)
+    assert len(notebook.openings) == 2
+    assert not folder.is_file()
+
+
+@pytest.mark.parametrize("damage", ["{", "[]", '{"sent": 5}', '{"sent": [5]}'])
+def test_online_the_mend_of_a_damaged_memory_is_named(
+    tmp_path: Path, notebook: Notebook, caplog: pytest.LogCaptureFixture, damage: str
+) -> None:
+    run = run_of(tmp_path, SWANLAB, ONLINE)
+    finish(run)
+    memory = run.root / "mirrors/swanlab.json"
+    memory.parent.mkdir()
+    memory.write_text(damage)
+    assert not mirrors.sync(run)
+    assert "mirrors/swanlab.json is damaged" in caplog.text
+    assert "remove it, and all is sent again" in caplog.text
+    assert not notebook.rows
+
+
+def test_online_a_file_in_a_mirrors_place_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = run_of(tmp_path, SWANLAB, ONLINE)
+    finish(run)
+    (run.root / "mirrors").mkdir()
+    (run.root / "mirrors/swanlab").write_text("x")
+    assert not mirrors.sync(run)
+    assert "mirrors/swanlab is no folder; remove the file in its place" in caplog.text
+
+
 def test_online_a_run_that_is_trained_again_is_another_one_there(
     tmp_path: Path, notebook: Notebook
 ) -> None:

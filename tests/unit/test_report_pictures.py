@@ -18,8 +18,9 @@ from atelier.evaluation.files import read_completions, read_evaluation, write_im
 from atelier.evaluation.requests import image_requests
 from atelier.legible import LONGEST_COMPLETION
 from atelier.report.page import render
-from atelier.report.pictures import LONGEST_WORDS, Source, first_prompts
+from atelier.report.pictures import Source, first_prompts
 from atelier.report.run_data import Evaluation
+from atelier.report.templates import LONGEST_TEXT
 from atelier.tracking.run_directory import RunDirectory
 from tests.support import fake_run
 from tests.unit.test_evaluation_complex_edit import CONFIG, PROMPTS, edited_as_told
@@ -78,12 +79,12 @@ def write_words(folder: Path, words: str) -> None:
 
 def test_the_page_shows_what_was_written_before_and_after(run: RunDirectory) -> None:
     write_words(run.baseline, "a plain <b>idea</b>")
-    write_words(run.evaluate, "x" * 2 * LONGEST_WORDS)
+    write_words(run.evaluate, "x" * 2 * LONGEST_TEXT)
     page = render(run)
     assert page.count("&ldquo;a plain &lt;b&gt;idea&lt;/b&gt;&rdquo;") == 4
     assert "<b>idea" not in page
-    assert page.count(f"&ldquo;{'x' * LONGEST_WORDS}...&rdquo;") == 4
-    assert "x" * (LONGEST_WORDS + 1) not in page
+    assert page.count(f"&ldquo;{'x' * LONGEST_TEXT}...&rdquo;") == 4
+    assert "x" * (LONGEST_TEXT + 1) not in page
     assert "the beginning of what the policy wrote" in page
 
 
@@ -122,3 +123,22 @@ def test_a_source_that_is_gone_is_said_and_the_page_is_made(run: RunDirectory) -
     put(run, [Prompt(0, 0, "x", {"source_image": "no/<such>.png"})])
     page = render(run)
     assert "no source picture: prompt 0 (&#39;x&#39;): no such file no/&lt;such&gt;.png" in page
+
+
+@pytest.mark.parametrize(
+    ("metadata", "says"),
+    [
+        ({"source_image": 5}, "source_image: the path of a picture expected, not 5"),
+        ({"source_image": ["a"]}, "source_image: the path of a picture expected, not [&#39;a"),
+        ({"source_scene": 5}, "source_scene: a scene expected, not 5"),
+        ({"source_scene": {"objects": 5}}, "5: not a scene&#39;s objects"),
+        ({"source_image": "a.parquet/" + "9" * 5000}, "no such file a.parquet/999"),
+    ],
+)
+def test_a_source_that_is_none_is_said(
+    run: RunDirectory, metadata: dict[str, object], says: str
+) -> None:
+    put(run, [Prompt(0, 0, "x", metadata)])
+    page = render(run)
+    assert "no source picture: " in page
+    assert says in page

@@ -206,7 +206,9 @@ def test_an_edit_is_shown_beside_its_source(tmp_path: Path) -> None:
     assert page.count('<div class="read">source</div>') == 2
     assert found.edits
     (run.step_samples(10) / "source-00000.png").unlink()
-    assert not read_samples(run.step_samples(10)).edits
+    found = read_samples(run.step_samples(10))
+    assert not found.edits
+    assert "no source picture: no such file source-00000.png" in samples_page("run", found)
 
 
 def test_rewards_see_what_was_written() -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from atelier.config.schema import RunConfig
-from atelier.config.sections.judge import JudgeConfig
+from atelier.config.sections.judge import ANSWER_LIMITS, JudgeConfig
 from atelier.config.sections.questions import Asked
 from atelier.config.sections.rewards import JudgedSection
 
@@ -19,7 +19,6 @@ PICTURE_TOKENS = 1000  # of 1024 x 1024 pixels: 765 to GPT-4o, 1 369 to Qwen2.5-
 SMALL_PICTURE_TOKENS = 85  # with image_detail: low
 QUESTION_TOKENS = 500
 WORDS_TOKENS = 500  # of an answer in words; one that is thought about takes thousands
-_LIMITS = ("max_completion_tokens", "max_tokens")
 _THINKING = ("reasoning_effort", "reasoning")
 _MILLION = 1e6
 
@@ -172,8 +171,8 @@ def _money(judge: JudgeConfig, sent: float, said: float) -> float | None:
 
 def _limit(judge: JudgeConfig) -> int | None:
     """Tokens of an answer at most, where the parameters of its calls say it."""
-    found = [judge.parameters.get(name) for name in _LIMITS]
-    return next((one for one in found if isinstance(one, int) and one > 0), None)
+    found = [judge.parameters.get(name) for name in ANSWER_LIMITS]
+    return next((one for one in found if isinstance(one, int)), None)
 
 
 def judges_asked_here(config: RunConfig, rewards: bool = True) -> list[str]:

@@ -21,6 +21,7 @@ from atelier.data.prompts import Prompt
 from atelier.data.render import REFERENCE_SIZE, render, render_objects
 from atelier.data.scenes import from_dict, objects_from_list
 from atelier.errors import DataError
+from atelier.legible import legible_value
 
 _TRUTH_SCENES = ("target_scene", "scene", "scene_graph")
 MOST_PIXELS = 8192 * 8192  # of one picture; a larger one is a mistake, or an attack
@@ -126,11 +127,22 @@ def _picture(
 ) -> Image.Image | None:
     metadata: dict[str, Any] = prompt.metadata
     if (path := metadata.get(file_key)) is not None:
+        if not isinstance(path, str):
+            raise _odd(prompt, file_key, "the path of a picture", path)
         return _read(Path(path), prompt)
-    for scene_key in scene_keys:
-        if (scene := metadata.get(scene_key)) is not None:
-            return _drawn(scene, size, is_graph=scene_key == "scene_graph")
+    for key in scene_keys:
+        if (scene := metadata.get(key)) is not None:
+            if not isinstance(scene, dict):
+                raise _odd(prompt, key, "a scene", scene)
+            return _drawn(scene, size, is_graph=key == "scene_graph")
     return None
+
+
+def _odd(prompt: Prompt, key: str, expected: str, value: Any) -> DataError:
+    return DataError(
+        f"prompt {prompt.prompt_id} ({prompt.text[:60]!r}): {key}: {expected} expected, not "
+        f"{legible_value(value)}"
+    )
 
 
 def _drawn(scene: dict[str, Any], size: int, is_graph: bool) -> Image.Image:

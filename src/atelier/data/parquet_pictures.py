@@ -7,6 +7,8 @@ has the Parquet file has it.
 
 from __future__ import annotations
 
+import os
+import re
 import threading
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
@@ -14,17 +16,20 @@ from pathlib import Path
 from typing import Any
 
 from atelier.errors import DataError
+from atelier.legible import legible
 
 COLUMN = "image"
 _KEPT_OPEN = 64  # files
 _TOGETHER = 32  # rows that are decoded at once: a picture lies behind all before it in its group
+_BUFFER = 1 << 20  # bytes read at once: a picture needs no more of its group than what is before it
+_ROW = re.compile("[0-9]{1,18}")
 
 _reading = threading.Lock()  # one reader of a file serves one thread at a time
 
 
 def is_inside(path: Path) -> bool:
     """Whether a path means a row of a Parquet file."""
-    return path.parent.suffix == ".parquet" and path.name.isdecimal()
+    return path.parent.suffix == ".parquet" and _ROW.fullmatch(path.name) is not None
 
 
 def picture_bytes(path: Path) -> bytes:
@@ -33,6 +38,8 @@ def picture_bytes(path: Path) -> bytes:
     Raises:
         OSError: the Parquet file is not there or damaged, or has no such picture.
     """
+    if not is_inside(path):
+        raise FileNotFoundError(f"{legible(str(path))} is no row of a Parquet file")
     file, row = path.parent, int(path.name)
     import pyarrow
 
@@ -42,7 +49,7 @@ def picture_bytes(path: Path) -> bytes:
         raise FileNotFoundError(f"no such file {file}") from error
     try:
         with _reading:
-            opened = _opened(file, now.st_mtime_ns, now.st_size)
+            opened = _opened(file, _state_of(now))
             group, place = _place_of(opened, row)
             for batch in opened.iter_batches(_TOGETHER, row_groups=[group], columns=[COLUMN]):
                 if place < len(batch):
@@ -53,12 +60,23 @@ def picture_bytes(path: Path) -> bytes:
     raise OSError(f"{file} has no row {row}")
 
 
+def _state_of(now: os.stat_result) -> tuple[int, ...]:
+    """Another one where a file was changed, or has the place of another one of its size and age."""
+    return now.st_dev, now.st_ino, now.st_ctime_ns, now.st_mtime_ns, now.st_size
+
+
 @lru_cache(maxsize=_KEPT_OPEN)
-def _opened(file: Path, changed_ns: int, size: int) -> Any:
+def _opened(file: Path, _state: tuple[int, ...]) -> Any:
     """A file as it is now: its footer is read once, and not for every picture."""
+    return _open(file)
+
+
+def _open(file: Path) -> Any:
+    """Never mapped into memory: of a file that is cut short meanwhile, a mapping ends the process.
+    Nor read ahead: whole groups of pictures would be in memory."""
     from pyarrow.parquet import ParquetFile
 
-    return ParquetFile(file, memory_map=True)
+    return ParquetFile(file, buffer_size=_BUFFER, pre_buffer=False)
 
 
 def rows_of_file(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -68,11 +86,10 @@ def rows_of_file(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, dict
         DataError: not a Parquet file, or without one of the columns.
     """
     import pyarrow
-    from pyarrow.parquet import ParquetFile
 
     number = 0
     try:
-        with ParquetFile(path, memory_map=True) as opened:
+        with _open(path) as opened:
             there = opened.schema_arrow.names
             if lacking := [name for name in columns if name not in there]:
                 raise DataError(
@@ -82,6 +99,10 @@ def rows_of_file(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, dict
                 for row in batch.to_pylist():
                     yield number, row
                     number += 1
+            if number < (count := opened.metadata.num_rows):  # its reader ends without a word
+                raise DataError(
+                    f"{path}: {number} of its {count} rows could be read: it was cut short"
+                )
     except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path}: not a Parquet file, or a damaged one ({error})") from error
 
@@ -93,10 +114,9 @@ def count_rows(path: Path) -> int:
         DataError: not a Parquet file.
     """
     import pyarrow
-    from pyarrow.parquet import ParquetFile
 
     try:
-        with ParquetFile(path, memory_map=True) as opened:
+        with _open(path) as opened:
             return int(opened.metadata.num_rows)
     except (pyarrow.ArrowException, OSError) as error:
         raise DataError(f"{path}: not a Parquet file, or a damaged one ({error})") from error

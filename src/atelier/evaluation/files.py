@@ -10,31 +10,21 @@ A folder with a summary is complete. Files appear by renaming, so a reader never
 from __future__ import annotations
 
 import json
-import math
 import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    FiniteFloat,
-    NonNegativeInt,
-    PositiveInt,
-    ValidationError,
-)
 
 from atelier.errors import DataError
 from atelier.evaluation.grid import contact_sheet
+from atelier.evaluation.reading import SCORES, SUMMARY, read_rows, read_summary
 from atelier.evaluation.results import Evaluation
 from atelier.evaluation.suites import SUITES
 from atelier.legible import LONGEST_COMPLETION, legible
-from atelier.tracking.events import read_json_lines
 from atelier.tracking.run_directory import write_json, write_text_atomically
 
 GRID_IMAGES = 16
@@ -103,7 +93,7 @@ def write_evaluation(folder: Path, evaluation: Evaluation, images: NDArray[np.ui
 def write_results(folder: Path, evaluation: Evaluation, images: NDArray[np.uint8]) -> None:
     """Write scores, grid and summary beside images that are already there."""
     lines = [json.dumps(row, ensure_ascii=False, allow_nan=False) for row in evaluation.rows]
-    write_text_atomically(folder / "scores.jsonl", "".join(line + "\n" for line in lines))
+    write_text_atomically(folder / SCORES, "".join(line + "\n" for line in lines))
     suite = SUITES[evaluation.summary["suite"]]
     for name, text in suite.files(evaluation.rows, evaluation.summary).items():
         write_text_atomically(folder / name, text)
@@ -112,7 +102,7 @@ def write_results(folder: Path, evaluation: Evaluation, images: NDArray[np.uint8
         aside = folder / ".grid.png"
         contact_sheet(images[:GRID_IMAGES], captions).save(aside, "PNG")
         aside.replace(folder / "grid.png")
-    write_json(folder / "summary.json", evaluation.summary)
+    write_json(folder / SUMMARY, evaluation.summary)
 
 
 def read_evaluation(folder: Path) -> Evaluation:
@@ -121,55 +111,10 @@ def read_evaluation(folder: Path) -> Evaluation:
     Raises:
         DataError: it has no summary (not there, or not finished), or a file is damaged.
     """
-    summary = folder / "summary.json"
-    if not summary.is_file():
-        raise DataError(f"{folder}: no finished evaluation (summary.json is missing)")
-    try:
-        values = json.loads(summary.read_text(encoding="utf-8"))
-        known = _Summary.model_validate(values)
-        rows = [row for _, row in read_json_lines(folder / "scores.jsonl")]
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(str(part) for part in first["loc"]) or "the whole"
-        raise DataError(legible(f"{summary}: {where}: {first['msg']}")) from error
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{folder}: the evaluation cannot be read: {error}") from error
-    if len(rows) != known.images:
-        raise DataError(f"{folder}/scores.jsonl: {len(rows)} rows for {known.images} images")
-    _require_finite(folder / "scores.jsonl", rows)
-    return Evaluation(rows, {**values, "bootstrap_samples": known.bootstrap_samples})
-
-
-class _Metric(BaseModel):
-    """What every reader of a metric relies on."""
-
-    model_config = ConfigDict(strict=True)
-
-    mean: FiniteFloat
-
-
-class _Summary(BaseModel):
-    """What readers of a summary rely on; runs of before there were suites lack some of it."""
-
-    model_config = ConfigDict(strict=True)
-
-    images: NonNegativeInt
-    suite: str = ""
-    headline: str = ""
-    image_score: str = ""
-    unit: str = ""
-    bootstrap_samples: PositiveInt = 10_000
-    metrics: dict[str, _Metric] = {}
-
-
-def _require_finite(path: Path, rows: Sequence[dict[str, Any]]) -> None:
-    """Raise a DataError for NaN or an infinity, which is no JSON: missing is never a number."""
-    for number, row in enumerate(rows, start=1):
-        for key, value in row.items():
-            if isinstance(value, float) and not math.isfinite(value):
-                raise DataError(
-                    f"{path}: row {number}: {legible(key)} is {value}, which is no number"
-                )
+    if not (folder / SUMMARY).is_file():
+        raise DataError(f"{folder}: no finished evaluation ({SUMMARY} is missing)")
+    summary = read_summary(folder)
+    return Evaluation(read_rows(folder, summary), summary)
 
 
 def _completion(file: str) -> str:

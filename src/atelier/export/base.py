@@ -7,7 +7,6 @@ with the weights is the same for all.
 from __future__ import annotations
 
 import hashlib
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from atelier.config.paths import from_root, is_directory
 from atelier.config.schema import RunConfig
 from atelier.errors import ConfigError
 from atelier.export.manifest import file_sha256
+from atelier.weight_index import places_in
 
 TOP_LEVEL_FILES = ("LICENSE*", "LICENCE*", "NOTICE*")
 CARD, BASE_CARD = "README.md", "BASE_README.md"
@@ -231,7 +231,8 @@ def safetensors_of(folder: Path, name: str, part: str) -> list[Path]:
         part: what the weights are of, in messages.
 
     Raises:
-        ConfigError: neither is there (weights as pickles, or of a variant only).
+        ConfigError: neither is there (weights as pickles, or of a variant only), or the index is
+            none.
     """
     if (single := folder / name).exists():
         return [single]
@@ -241,8 +242,7 @@ def safetensors_of(folder: Path, name: str, part: str) -> list[Path]:
             f"policy.path: {folder} holds neither {name} nor {index.name}: export needs the base's "
             f"{part} as safetensors"
         )
-    shards = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-    return [folder / shard for shard in sorted(shards)]
+    return sorted({*places_in(index).values()})
 
 
 def _index_of(name: str) -> str:

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
+
+from atelier.legible import legible
 
 WIDTH, HEIGHT = 400, 220
 LEFT, RIGHT, TOP, BOTTOM = 52, 12, 10, 34
 COLORS = 8  # in page.css; more series begin again
+END = 1e300  # of any axis: the span of larger numbers is no float
 
 
 @dataclass(frozen=True)
@@ -28,7 +31,7 @@ class Series:
 
 def line_chart(series: Sequence[Series], x_label: str = "step") -> str:
     """One chart with a legend; an empty string when there is nothing to draw."""
-    shown = [one for one in series if one.points]
+    shown = [_within(one) for one in series if one.points]
     if not shown:
         return ""
     scale = _Scale.of(shown)
@@ -44,6 +47,17 @@ def line_chart(series: Sequence[Series], x_label: str = "step") -> str:
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{title}">'
         f'{"".join(body)}</svg><div class="legend">{legend}</div>'
     )
+
+
+def _within(series: Series) -> Series:
+    """With a readable name, and what is beyond an axis at its end."""
+    points = [(_clipped(x), _clipped(y)) for x, y in series.points]
+    band = series.band and [(_clipped(low), _clipped(high)) for low, high in series.band]
+    return replace(series, name=legible(series.name), points=points, band=band)
+
+
+def _clipped(value: float) -> float:
+    return min(max(value, -END), END)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 from atelier.config.digest import SHAPED_BY, digest
@@ -16,6 +17,7 @@ from atelier.config.schema import RunConfig
 from atelier.config.stage_files import recorded_config
 from atelier.errors import ConfigError, DataError
 from atelier.evaluation.files import read_evaluation
+from atelier.evaluation.reading import require_shown
 from atelier.evaluation.results import Evaluation
 from atelier.report.run_data import flat, stage_records
 from atelier.tracking.run_directory import RunDirectory, read_run_file
@@ -144,9 +146,15 @@ def read_compared(run: RunDirectory) -> ComparedRun:
         description=description,
         config=recorded_config(run.config("evaluate")),
         data=_data(description, records),
-        before=read_evaluation(run.baseline),
-        after=read_evaluation(run.evaluate),
+        before=_shown(run.baseline),
+        after=_shown(run.evaluate),
     )
+
+
+def _shown(folder: Path) -> Evaluation:
+    found = read_evaluation(folder)
+    require_shown(folder, found.rows, found.summary)
+    return found
 
 
 def _data(description: dict[str, Any], records: dict[str, dict[str, Any]]) -> dict[str, str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from markupsafe import escape
 
 from atelier.config.resolve import load_stage_config
 from atelier.config.suite_rules import judge_is_reward
@@ -20,6 +21,7 @@ from atelier.report.metric_names import direction_of, is_part, order_of
 from atelier.report.pictures import PICTURE_NOTES, first_prompts, most_worsened
 from atelier.report.run_data import (
     Evaluation,
+    finite_numbers,
     heldout_edits,
     metric_records,
     periodic_evaluations,
@@ -80,7 +82,7 @@ def render(run: RunDirectory) -> str:
         stages=stages,
         times=stage_times({name: one for name, one in stages.items() if name != "report"}),
         phases=_phases(steps),
-        config=yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False),
+        config=escape(yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)),
         scored_by=_scored_by(run),
         versions=_versions(),
         export=_export(run),
@@ -160,7 +162,7 @@ def _charts_of_rewards(steps: Sequence[dict[str, Any]]) -> list[tuple[str, list[
 
 
 def _step_series(label: str, name: str, steps: Sequence[dict[str, Any]]) -> Series:
-    points = [(s["step"], s[name]) for s in steps if isinstance(s.get(name), int | float)]
+    points = [(s["step"], s[name]) for s in steps if name in finite_numbers(s)]
     return Series(label, points, smooth=True)
 
 
@@ -175,7 +177,8 @@ def _heldout_series(evaluations: Sequence[Evaluation]) -> list[Series]:
 def _evaluation_series(metric: str, evaluations: Sequence[Evaluation]) -> Series:
     found = [(one.step, one.summary["metrics"].get(metric)) for one in evaluations]
     present = [(step, value) for step, value in found if value]
-    bands = [(value["low"], value["high"]) for _, value in present if value["low"] is not None]
+    bounds = [(value.get("low"), value.get("high")) for _, value in present]
+    bands = [(low, high) for low, high in bounds if low is not None and high is not None]
     return Series(
         metric.replace("_", " "),
         [(step, value["mean"]) for step, value in present],

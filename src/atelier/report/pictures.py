@@ -12,9 +12,11 @@ from typing import Any
 
 from PIL import Image
 
-from atelier.data.ground_truth import source_image
+from atelier.config.paths import without_machine_paths
+from atelier.data.ground_truth import UNREADABLE, picture_problem, source_image
 from atelier.data.prompts import Prompt
 from atelier.errors import DataError
+from atelier.evaluation.reading import is_inside
 from atelier.evaluation.results import IMAGE_SCORE
 from atelier.legible import legible
 from atelier.report.run_data import Evaluation
@@ -23,7 +25,6 @@ _Key = tuple[Any, Any, int]  # data set, prompt and number of an image
 Edits = Mapping[tuple[int, int], Prompt]
 """Instructions by data set and number: they know their source pictures."""
 LARGEST_SIDE = 192  # pixels embedded in the page; larger images are reduced
-LONGEST_WORDS = 1000  # characters of a completion in the page
 # Suite -> what is said of an image below it.
 PICTURE_NOTES = {
     "ocr": "the text that was read, and its similarity to the target",
@@ -39,7 +40,8 @@ PICTURE_NOTES = {
 
 @dataclass(frozen=True)
 class Picture:
-    """An image as a data URI, what the suite says of it in words, and its score.
+    """An image as a data URI (`problem` where there is none), what the suite says of it in words,
+    and its score.
 
     `completion` is what the policy wrote before it: None where it does not write, and of
     evaluations from before it was kept.
@@ -49,6 +51,7 @@ class Picture:
     read: str
     score: float | None
     completion: str | None = None
+    problem: str = ""
 
 
 @dataclass(frozen=True)
@@ -73,10 +76,23 @@ class PromptRow:
         return any(one.completion is not None for one in self.pictures)
 
 
-def data_uri(path: Path) -> str:
-    """A PNG of the image file, no side longer than LARGEST_SIDE, as a data URI."""
-    with Image.open(path) as opened:
-        return _uri(opened.convert("RGB"))
+def picture_uri(folder: Path, name: str) -> tuple[str, str]:
+    """A PNG of an image file of a run, no side longer than LARGEST_SIDE, as a data URI; or none,
+    and why.
+
+    Args:
+        name: relative to the folder. One that leads out of it is shown to nobody.
+    """
+    path = folder / name
+    if not is_inside(name):
+        return "", legible(f"{name} is outside {folder.name}")
+    if problem := picture_problem(path):
+        return "", legible(without_machine_paths(problem, folder))
+    try:
+        with Image.open(path) as opened:
+            return _uri(opened.convert("RGB")), ""
+    except UNREADABLE as error:
+        return "", legible(f"{name} is damaged: {error}")
 
 
 def _uri(image: Image.Image) -> str:
@@ -125,22 +141,21 @@ def _row(
     edits: Edits,
 ) -> PromptRow:
     rows = [table[key] for table in tables]
-    pictures = [
-        Picture(
-            data_uri(one.folder / row["image"]),
-            "nothing" if row.get("text") == "" else str(row.get("text") or ""),
-            row.get(one.summary.get("image_score", IMAGE_SCORE)),
-            _words(row.get("completion")),
-        )
-        for one, row in zip(evaluations, rows, strict=True)
-    ]
+    pictures = [_picture(one, row) for one, row in zip(evaluations, rows, strict=True)]
     edit = edits.get((key[0] or 0, key[1]))
     target = str(rows[0].get("target") or "")
     return PromptRow(rows[0]["prompt"], target, pictures, None if edit is None else _source(edit))
 
 
-def _words(completion: str | None) -> str | None:
-    return None if completion is None else legible(completion, longest=LONGEST_WORDS)
+def _picture(one: Evaluation, row: Mapping[str, Any]) -> Picture:
+    uri, problem = picture_uri(one.folder, row["image"])
+    return Picture(
+        uri,
+        "nothing" if row.get("text") == "" else row.get("text") or "",
+        row.get(one.summary.get("image_score", IMAGE_SCORE)),
+        row.get("completion"),
+        problem,
+    )
 
 
 def _source(edit: Prompt) -> Source | None:

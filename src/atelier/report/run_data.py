@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,9 @@ from typing import Any
 from atelier.config.schema import RunConfig
 from atelier.data.ground_truth import is_edit
 from atelier.data.prompts import Prompt, read_prompts
+from atelier.errors import DataError
+from atelier.evaluation.reading import read_rows, read_summary, require_shown
+from atelier.legible import legible, legible_value
 from atelier.tracking.events import read_json_lines
 from atelier.tracking.run_directory import STAGES, RunDirectory, read_json_object
 
@@ -23,7 +27,8 @@ _STEP_FOLDER = re.compile(r"step-(\d+)")
 
 @dataclass(frozen=True)
 class Evaluation:
-    """One scored evaluation: images/, scores.jsonl and summary.json in a folder."""
+    """One scored evaluation: images/, scores.jsonl and summary.json in a folder. What it reads
+    raises DataError where a file is damaged."""
 
     suite: str
     step: int
@@ -31,7 +36,7 @@ class Evaluation:
 
     @property
     def summary(self) -> dict[str, Any]:
-        return read_json_object(self.folder / "summary.json")
+        return read_summary(self.folder)
 
     @property
     def means(self) -> dict[str, float]:
@@ -50,7 +55,10 @@ class Evaluation:
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        return [row for _, row in read_json_lines(self.folder / "scores.jsonl")]
+        summary = self.summary
+        rows = read_rows(self.folder, summary)
+        require_shown(self.folder, rows, summary)
+        return rows
 
 
 def periodic_evaluations(run: RunDirectory) -> list[Evaluation]:
@@ -73,7 +81,8 @@ def heldout_edits(run: RunDirectory, config: RunConfig) -> dict[tuple[int, int],
 
 def sample_folders(run: RunDirectory) -> list[Path]:
     """The steps whose best and worst images are kept, the earliest first."""
-    found = [path.parent for path in run.samples.glob("step-*/samples.json")]
+    places = (path.parent for path in run.samples.glob("step-*/samples.json"))
+    found = [folder for folder in places if _STEP_FOLDER.fullmatch(folder.name)]
     return sorted(found, key=lambda folder: int(folder.name.removeprefix("step-")))
 
 
@@ -116,8 +125,23 @@ def stage_times(records: Mapping[str, Mapping[str, Any]]) -> list[StageTime]:
 
 
 def metric_records(run: RunDirectory) -> list[dict[str, Any]]:
-    """The training metrics, one record a step, steps increasing."""
-    return [record for _, record in read_json_lines(run.metrics)]
+    """The training metrics, one record a step, steps increasing.
+
+    Raises:
+        DataError: a line is no such record, or has a number that no float is.
+    """
+    records = [record for _, record in read_json_lines(run.metrics)]
+    for number, record in enumerate(records, start=1):
+        _require_record(f"{run.metrics}: line {number}", record)
+    return records
+
+
+def _require_record(where: str, record: Mapping[str, Any]) -> None:
+    if type(record.get("step")) is not int:
+        raise DataError(f"{where}: step: a whole number expected")
+    for key, value in record.items():
+        if isinstance(value, int) and abs(value) > sys.float_info.max:
+            raise DataError(f"{where}: {legible(key)} is {legible_value(value)}, beyond all floats")
 
 
 def step_series(record: Mapping[str, Any]) -> dict[str, float]:

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from atelier.report.pictures import data_uri
+from atelier.errors import DataError
+from atelier.legible import legible_error, legible_value
+from atelier.report.pictures import Source, picture_uri
 from atelier.report.templates import fill
 from atelier.tracking.run_directory import read_json_object
 
@@ -27,18 +29,20 @@ class Part:
 
 @dataclass(frozen=True)
 class Earlier:
-    """An image that a sample made before (no URI where it came to it), and what the policy said."""
+    """An image that a sample made before (no URI where it came to it, or there is a problem), and
+    what the policy said."""
 
     uri: str
     answer: str
+    problem: str = ""
 
 
 @dataclass(frozen=True)
 class KeptImage:
-    """An image as a data URI (empty where its file is gone), and all that is said of it.
+    """An image as a data URI (empty where there is a problem with it), and all that is said of it.
 
     `completion` is what the policy wrote before it, None where it does not write; `source` is the
-    picture that an edit changed, as a data URI, empty where it is none.
+    picture that an edit changed.
     """
 
     uri: str
@@ -49,7 +53,8 @@ class KeptImage:
     truth: str  # words where it is an image of the data's, else empty
     earlier: list[Earlier]
     completion: str | None = None
-    source: str = ""
+    problem: str = ""
+    source: Source | None = None
 
 
 @dataclass(frozen=True)
@@ -62,7 +67,8 @@ class StepSamples:
     @property
     def edits(self) -> bool:
         """Whether an image has a source picture."""
-        return any(one.source for images in self.places.values() for one in images)
+        shown = (one.source for images in self.places.values() for one in images)
+        return any(source is not None and source.uri for source in shown)
 
 
 def read_samples(folder: Path) -> StepSamples:
@@ -71,11 +77,20 @@ def read_samples(folder: Path) -> StepSamples:
     Raises:
         DataError: samples.json cannot be read.
     """
-    content = read_json_object(folder / "samples.json")
+    path = folder / "samples.json"
+    content = read_json_object(path)
     kept: dict[str, list[KeptImage]] = {title: [] for title in TITLES.values()}
-    for entry in content["samples"]:
-        kept[TITLES[entry["place"]]].append(_image(folder, entry))
-    return StepSamples(content["step"], {title: images for title, images in kept.items() if images})
+    entries, step = content.get("samples"), content.get("step")
+    if not isinstance(entries, list) or not isinstance(step, int):
+        raise DataError(f"{path}: it must hold step, a number, and samples, a list")
+    for number, entry in enumerate(entries):
+        try:
+            kept[TITLES[entry["place"]]].append(_image(folder, entry))
+        except (LookupError, TypeError, AttributeError, OverflowError) as error:
+            raise DataError(
+                f"{path}: samples[{number}] is not what a trainer keeps: {legible_error(error)}"
+            ) from error
+    return StepSamples(step, {title: images for title, images in kept.items() if images})
 
 
 def samples_page(run_name: str, samples: StepSamples) -> str:
@@ -86,28 +101,37 @@ def samples_page(run_name: str, samples: StepSamples) -> str:
 def _image(folder: Path, entry: Mapping[str, Any]) -> KeptImage:
     weights, details = entry["weights"], entry["details"]
     parts = [
-        Part(name, score, weights[name], "; ".join(_words(details.get(name, {}))))
+        Part(name, _number(score), float(weights[name]), "; ".join(_words(details.get(name, {}))))
         for name, score in entry["scores"].items()
         # Without either, its data set does not name it, or it only logs and the reason tells why.
         if score is not None or weights[name]
     ]
-    earlier = [
-        Earlier(
-            "" if one["image"] == entry["image"] else _uri(folder / one["image"]), one["answer"]
-        )
-        for one in entry.get("earlier", [])
-    ]
+    uri, problem = picture_uri(folder, entry["image"])
     return KeptImage(
-        uri=_uri(folder / entry["image"]),
+        uri=uri,
         prompt=entry["prompt"],
-        total=entry["total"],
+        total=_number(entry["total"]),
         parts=parts,
         reason=entry["missing"],
         truth=_truth_words(entry),
-        earlier=earlier,
+        earlier=[_earlier(folder, entry, one) for one in entry.get("earlier", [])],
         completion=entry.get("completion"),
-        source=_uri(folder / entry["source"]) if "source" in entry else "",
+        problem=problem,
+        source=Source(*picture_uri(folder, entry["source"])) if "source" in entry else None,
     )
+
+
+def _earlier(folder: Path, entry: Mapping[str, Any], one: Mapping[str, Any]) -> Earlier:
+    if one["image"] == entry["image"]:
+        return Earlier("", one["answer"])
+    uri, problem = picture_uri(folder, one["image"])
+    return Earlier(uri, one["answer"], problem)
+
+
+def _number(value: Any) -> float | None:
+    if value is not None and not isinstance(value, int | float):
+        raise TypeError(f"{legible_value(value)} is no number")
+    return None if value is None else float(value)
 
 
 def _truth_words(entry: Mapping[str, Any]) -> str:
@@ -117,10 +141,6 @@ def _truth_words(entry: Mapping[str, Any]) -> str:
     if "of_partner" not in entry:  # of an earlier run
         return "a true image, this prompt's or the other's of its pair"
     return "the other prompt's true image" if entry["of_partner"] else "this prompt's true image"
-
-
-def _uri(path: Path) -> str:
-    return data_uri(path) if path.exists() else ""
 
 
 def _words(detail: Any) -> Iterator[str]:

@@ -9,7 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel, ConfigDict, ValidationError
+
 from atelier.errors import DataError
+from atelier.legible import legible
 
 FORMAT = 1  # of a run directory; in run.json, to be raised when an older Atelier would misread it
 PRUNED = "pruned.json"  # beside checkpoints: which ones were removed to save space
@@ -193,4 +196,30 @@ def read_run_file(run: RunDirectory) -> dict[str, Any]:
             f"to {FORMAT}: read it with the version that wrote it, or a newer one (`git pull`, "
             "then `make setup`)"
         )
+    try:
+        _RunFile.model_validate(value)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise DataError(f"{run.run_file}: {legible(where)}: {first['msg']}") from error
     return value
+
+
+class _Git(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+    sha: str | None = None
+
+
+class _RunFile(BaseModel):
+    """What readers of run.json rely on, where it is there: earlier versions wrote less."""
+
+    model_config = ConfigDict(strict=True)
+
+    run_name: str | None = None
+    recipe: str | None = None
+    warnings: list[str] | None = None
+    variables: dict[str, str] = {}
+    digests: dict[str, str | None] = {}
+    data: dict[str, Any] | None = None
+    git: _Git = _Git()

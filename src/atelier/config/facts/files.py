@@ -15,6 +15,17 @@ from atelier.errors import ConfigError
 _BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I8": 1, "U8": 1}
 _LENGTH = 8  # bytes that say how long the header is
 _LONGEST_HEADER = 100_000_000
+# What a header raises that is none: another format, or values of other kinds, too large or deep.
+_UNREADABLE = (
+    OSError,
+    struct.error,
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    OverflowError,
+    RecursionError,
+)
 
 
 @dataclass(frozen=True)
@@ -69,7 +80,7 @@ def _header(file: Path) -> dict[str, Stored]:
             (length,) = struct.unpack("<Q", stream.read(_LENGTH))
             header = json.loads(stream.read(min(length, _LONGEST_HEADER)))
         return {name: _stored(one) for name, one in header.items() if name != "__metadata__"}
-    except (OSError, struct.error, ValueError, TypeError, KeyError, AttributeError) as error:
+    except _UNREADABLE as error:
         raise ConfigError(f"{file}: not a safetensors file: {error}") from error
 
 
@@ -84,7 +95,7 @@ def read_json(file: Path) -> dict[str, Any]:
     """The object a file holds. Raises ConfigError naming the file."""
     try:
         value = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"{file}: cannot be read as JSON: {error}") from error
     if not isinstance(value, dict):
         raise ConfigError(f"{file}: expected a JSON object")

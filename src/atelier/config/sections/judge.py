@@ -31,6 +31,7 @@ from atelier.config.sections.servers import (
     secret_conflicts,
     token_conflicts,
 )
+from atelier.legible import legible_value
 
 # A name of the user's: part of keys, file names and logs.
 JudgeName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,39}$")]
@@ -38,12 +39,19 @@ JudgeName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,39}$")]
 _RESERVED = ("model", "messages", "stream", "n", "response_format", "logprobs", "top_logprobs")
 
 
+# Of a million tokens: sums of larger ones would be no number.
+Price = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
+ANSWER_LIMITS = ("max_completion_tokens", "max_tokens")
+"""Parameters of a call that say how many tokens its answer takes at most."""
+MOST_TOKENS = 10_000_000
+
+
 class PricesConfig(Section):
     """What the judge's tokens cost, in one currency, per million."""
 
-    input: NonNegativeFloat = operational(0.0, "Price of a million input tokens, images included.")
-    output: NonNegativeFloat = operational(0.0, "Price of a million output tokens.")
-    cached: NonNegativeFloat | None = operational(
+    input: Price = operational(0.0, "Price of a million input tokens, images included.")
+    output: Price = operational(0.0, "Price of a million output tokens.")
+    cached: Price | None = operational(
         None, "Price of a million input tokens read from the provider's cache; default: as input."
     )
 
@@ -189,6 +197,15 @@ class JudgeConfig(Placed):
         yield from secret_conflicts(self.parameters, mend)
         if {"max_tokens", "max_completion_tokens"} <= self.parameters.keys():
             yield "parameters.max_tokens", "excludes max_completion_tokens, its newer name"
+        for name in ANSWER_LIMITS:
+            limit = self.parameters.get(name)
+            is_whole = type(limit) is int and 1 <= limit <= MOST_TOKENS
+            if limit is not None and not is_whole:
+                yield (
+                    f"parameters.{name}",
+                    f"{legible_value(limit)} is no whole number of tokens from 1 to "
+                    f"{MOST_TOKENS:,}; leave it out for no limit",
+                )
         try:
             json.dumps(self.parameters, allow_nan=False)
         except ValueError:

@@ -17,18 +17,17 @@ from atelier.errors import DataError
 
 LOADER = "train_dataloader"
 _LONGEST = 10_000  # characters of a path, and data sets of a list
-_DEFINES = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef, ast.Pass)
 
 
 class Unknown:
     """What only running the file would tell."""
 
-    def __init__(self, node: ast.expr) -> None:
+    def __init__(self, node: ast.expr | ast.stmt | ast.alias) -> None:
         self.line = node.lineno
         self._node = node
 
     def __str__(self) -> str:
-        return ast.unparse(self._node)
+        return _first_line(self._node)
 
 
 class Entry(dict[str, Any]):
@@ -37,6 +36,9 @@ class Entry(dict[str, Any]):
     def __init__(self, line: int, values: dict[str, Any]) -> None:
         super().__init__(values)
         self.line = line
+
+    def __repr__(self) -> str:  # of values that share others, the whole text may have no end
+        return f"<mapping of line {self.line}>"
 
 
 def read_entries(path: Path) -> list[Entry]:
@@ -50,14 +52,18 @@ def read_entries(path: Path) -> list[Entry]:
     problems = Problems(path)
     values: dict[str, Any] = {}
     try:
-        for statement in ast.parse(read_text(path)).body:
-            _follow(statement, values, problems)
-        problems.raise_if_any()
-        if LOADER not in values:
-            raise DataError(f"{path}: has no {LOADER}, which names the data sets")
-        found = list(_entries(values[LOADER], set(), problems))
+        statements = ast.parse(read_text(path)).body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise DataError(f"{path}: not Python: {error or 'nested too deeply'}") from error
+    for statement in statements:
+        try:
+            _follow(statement, values, problems)
+        except RecursionError:
+            problems.add(f"line {statement.lineno}", "nested too deeply")
+    problems.raise_if_any()
+    if LOADER not in values:
+        raise DataError(f"{path}: has no {LOADER}, which names the data sets")
+    found = list(_entries(values[LOADER], problems))
     problems.raise_if_any()
     if not found:
         raise DataError(f"{path}: {LOADER}: names no data set, which has a data_path")
@@ -71,13 +77,35 @@ def _follow(statement: ast.stmt, values: dict[str, Any], problems: Problems) -> 
             values.update(dict.fromkeys(names, _value(value, values)))
         case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
             values[name] = _value(value, values)
-        case ast.Expr(value=ast.Constant()):  # a comment in quotes
+        case ast.Expr(value=ast.Constant()) | ast.Pass():  # a comment in quotes
             pass
         case ast.With(items=[ast.withitem(context_expr=ast.Call(func=ast.Name(id="read_base")))]):
-            pass  # names of other files: unknown ones, where they are used
-        case _ if not isinstance(statement, _DEFINES):
-            text = ast.unparse(statement).splitlines()[0]
+            for one in statement.body:  # names of other files
+                _follow(one, values, problems)
+        case ast.Import(names=aliases) | ast.ImportFrom(names=aliases):
+            for alias in aliases:
+                _import(alias, values)
+        case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+            values[name] = Unknown(statement)
+        case _:
+            text = _first_line(statement)
             problems.add(f"line {statement.lineno}", f"`{text}` would have to be run")
+    for node in ast.walk(statement):
+        if isinstance(node, ast.NamedExpr):
+            values[node.target.id] = Unknown(node)
+
+
+def _import(alias: ast.alias, values: dict[str, Any]) -> None:
+    """Any name may be one of `*`."""
+    name = (alias.asname or alias.name).split(".")[0]
+    values.update(dict.fromkeys(list(values) if name == "*" else [name], Unknown(alias)))
+
+
+def _first_line(node: ast.AST) -> str:
+    try:
+        return ast.unparse(node).splitlines()[0]
+    except RecursionError:
+        return "an expression that is nested too deeply"
 
 
 def _names(targets: Sequence[ast.expr]) -> list[str]:
@@ -86,26 +114,30 @@ def _names(targets: Sequence[ast.expr]) -> list[str]:
     return names if len(names) == len(targets) else []
 
 
-def _entries(value: Any, seen: set[int], problems: Problems) -> Iterator[Entry]:
-    """Those of a loader, a data set, a data set of data sets, or a list of them."""
-    if isinstance(value, Unknown):
-        problems.add(f"line {value.line}", f"`{value}` is known only when the file is run")
-        return
-    if isinstance(value, Entry | list):
-        if id(value) in seen:
+def _entries(loader: Any, problems: Problems) -> Iterator[Entry]:
+    """Those of a loader, a data set, a data set of data sets, or a list of them, however deep."""
+    seen: set[int] = set()
+    left = [loader]
+    while left:
+        value = left.pop()
+        if isinstance(value, Unknown):
+            problems.add(f"line {value.line}", f"`{value}` is known only when the file is run")
+        elif isinstance(value, Entry | list) and id(value) in seen:
             where = f"line {value.line}" if isinstance(value, Entry) else LOADER
             problems.add(where, "stands twice among the data sets; give it a sample_weight")
-            return
-        seen.add(id(value))
+        elif isinstance(value, Entry) and "data_path" in value:
+            seen.add(id(value))
+            yield value
+        elif isinstance(value, Entry | list):
+            seen.add(id(value))
+            left.extend(reversed(_parts(value)))  # in the order of the file
+
+
+def _parts(value: Entry | list[Any]) -> list[Any]:
+    """Where data sets may be in one that is none itself."""
     if isinstance(value, list):
-        for one in value:
-            yield from _entries(one, seen, problems)
-    elif isinstance(value, Entry) and "data_path" in value:
-        yield value
-    elif isinstance(value, Entry):
-        for key in ("dataset", "datasets"):
-            if key in value:
-                yield from _entries(value[key], seen, problems)
+        return value
+    return [value[key] for key in ("dataset", "datasets") if key in value]
 
 
 def _value(node: ast.expr, values: dict[str, Any]) -> Any:
@@ -120,7 +152,9 @@ def _value(node: ast.expr, values: dict[str, Any]) -> Any:
         case ast.Dict(keys=keys, values=parts):
             names = [None if key is None else _value(key, values) for key in keys]
             return _entry(node, names, parts, values)
-        case ast.Call(func=ast.Name(id="dict"), args=[], keywords=keywords):
+        case ast.Call(func=ast.Name(id="dict"), args=[], keywords=keywords) if (
+            "dict" not in values  # a name of the file's own
+        ):
             names = [one.arg for one in keywords]
             return _entry(node, names, [one.value for one in keywords], values)
         case ast.Call(

@@ -12,18 +12,19 @@ nothing; and a relative path is relative to the file that it stands in.
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from atelier.config.paths import from_root
+from atelier.config.paths import from_root, is_file
 from atelier.data.prompts import Prompt
 from atelier.data.readers import mmengine
 from atelier.data.readers.objects import checked
 from atelier.data.readers.problems import Problems, json_list
 from atelier.data.readers.yaml_nodes import compose, items, line_of, mapping, scalar
+from atelier.legible import legible_value
 
 KEYS = ("data_path", "image_folder", "sample_weight")
 ROW_KEYS = ("image_path", "txt")
@@ -126,12 +127,12 @@ def _set(
         if isinstance(value, str) and (found := _expanded(problems, where, key, value, data_root)):
             texts[key] = folder / found
         elif value is not None and not isinstance(value, str | mmengine.Unknown):
-            problems.add(where, f"{key}: a text expected, not {value!r}")
+            problems.add(where, f"{key}: a text expected, not {legible_value(value)}")
     if "data_path" not in values:
         problems.add(where, "has no data_path")
     weight = values.get("sample_weight", 1.0)
     if not _is_weight(weight):
-        problems.add(where, f"sample_weight {weight}: a number above 0")
+        problems.add(where, f"sample_weight {legible_value(weight)}: a number above 0")
     if "data_path" not in texts:
         return None
     path = texts["data_path"]
@@ -139,7 +140,7 @@ def _set(
         problems.add(
             where, f"data_path {path}: a JSON list of {{image_path, txt}}, *.json, is read"
         )
-    elif not from_root(path).is_file():
+    elif not is_file(from_root(path)):
         problems.add(where, f"data_path: no such file {path}")
     return PictureSet(path, texts.get("image_folder", path.parent), weight)
 
@@ -147,7 +148,7 @@ def _set(
 def _is_weight(value: Any) -> bool:
     if isinstance(value, mmengine.Unknown):
         return True  # told
-    return type(value) in (int, float) and value > 0 and math.isfinite(value)
+    return type(value) in (int, float) and 0 < value <= sys.float_info.max
 
 
 def _expanded(

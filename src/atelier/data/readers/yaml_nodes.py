@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 
+from atelier.config.paths import is_file
 from atelier.data.readers.problems import Problems, did_you_mean, read_text
 from atelier.errors import DataError
 
@@ -54,7 +55,8 @@ def mapping(
         return {}
     entries: dict[str, yaml.Node] = {}
     for key_node, value in node.value:
-        key = str(key_node.value)
+        # A list as a key may hold itself twice, and again: its text would have no end.
+        key = key_node.value if isinstance(key_node, yaml.ScalarNode) else f"a {key_node.id}"
         if key not in known:
             belongs = (elsewhere or {}).get(key)
             hint = f"; it belongs to {belongs}" if belongs else did_you_mean(key, known)
@@ -102,16 +104,9 @@ def _is_text(text: str) -> bool:
 def file_of(problems: Problems, node: yaml.Node | None, where: str, folder: Path) -> Path:
     """The file that a text names, relative to `folder`; noted where it is not there."""
     file = folder / (scalar(problems, node, where, str) or "")
-    if node is not None and not _is_file(file):
+    if node is not None and not is_file(file):
         problems.add(line_of(node), f"{where}: no such file {file}")
     return file
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except OSError:  # a name longer than a file system takes
-        return False
 
 
 def line_of(node: yaml.Node) -> str:

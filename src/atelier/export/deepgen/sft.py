@@ -30,7 +30,7 @@ from atelier.export.manifest import MANIFEST, check_manifest
 from atelier.export.record import ExportRecord, WrittenWeights, read_record
 from atelier.export.reference import Differences
 from atelier.export.reload import Exported, judge, reload_all
-from atelier.model_files import read_weights
+from atelier.model_files import no_weight, read_weights, require_numbers
 from atelier.permissions import as_usual
 from atelier.policies.deepgen.published import (
     TRANSFORMER,
@@ -140,6 +140,7 @@ def write_sft(
     if onto is None:
         laid, vlm = None, _language_model(source)
         state, written = {**own, **vlm}, own
+        _require_real(str(source), state)
     else:
         laid, vlm = laid_onto(str(onto), own, read_weights(onto), most_moved), {}
         state = laid.state
@@ -218,11 +219,15 @@ def laid_onto(
     Raises:
         CheckpointError: its weights of these are not the same ones, it has nothing of the language
             model, or its transformer is farther away.
+        ConfigError: a weight on either side is no real number, or is none any more in the dtype of
+            the checkpoint.
     """
     sorted_weights = sort_weights(where, theirs)
     there = {f"{TRANSFORMER}{name}": one for name, one in sorted_weights.transformer.items()}
     there |= sorted_weights.bridge
     _require_the_same(where, own, there)
+    _require_real(f"what is laid onto {where}", own)
+    _require_real(where, there)
     if not sorted_weights.vlm:
         raise CheckpointError(
             f"{where}: holds nothing of the language model, so it is no checkpoint of fine-tuning; "
@@ -237,11 +242,35 @@ def laid_onto(
     names = {stored: normalised(stored) for stored in theirs}
     left_out = tuple(stored for stored, name in names.items() if name.startswith(AVERAGE))
     state = {
-        stored: own[name].to(theirs[stored].dtype) if name in own else theirs[stored]
+        stored: _cast(where, name, own[name], theirs[stored].dtype)
+        if name in own
+        else theirs[stored]
         for stored, name in names.items()
         if stored not in left_out
     }
+    require_numbers(where, state)  # what is kept, too
     return Laid(state, left_out, moved)
+
+
+def _cast(where: str, name: str, value: Tensor, dtype: torch.dtype) -> Tensor:
+    """In a dtype that may be too narrow: then numbers become infinite, or the largest one."""
+    largest = float(value.float().abs().max()) if value.numel() else 0.0
+    end = torch.finfo(dtype).max
+    if largest > end:
+        kind = str(dtype).removeprefix("torch.")
+        raise ConfigError(
+            f"{where}: {name} is {kind} there, which ends at {end:g}, and what is laid onto it has "
+            f"values of {largest:g}; save the checkpoint in a wider dtype"
+        )
+    return value.to(dtype)
+
+
+def _require_real(where: str, weights: Mapping[str, Tensor]) -> None:
+    """Raise ConfigError unless all are finite real numbers."""
+    for name, value in weights.items():
+        if not value.is_floating_point():
+            raise no_weight(where, name, str(value.dtype).removeprefix("torch."))
+    require_numbers(where, weights)
 
 
 def _require_the_same(where: str, own: Mapping[str, Tensor], there: Mapping[str, Tensor]) -> None:

@@ -30,6 +30,7 @@ from atelier.config.digest import digest, stage_digest
 from atelier.config.resolve import load_stage_config
 from atelier.config.schema import RunConfig
 from atelier.config.sections.mirrors import MirrorConfig
+from atelier.errors import DataError
 from atelier.processes.locks import hold
 from atelier.report.run_data import flat, stage_records
 from atelier.tracking.mirrors.base import Opening, Session
@@ -134,9 +135,10 @@ def _made_anew(run: RunDirectory, config: RunConfig, name: str, section: MirrorC
     stages = {key: [one["started"], one["status"]] for key, one in stage_records(run).items()}
     opening = _opening(run, config, name, section)
     state = {"of": digest([opening.id, stages, section.model_dump(mode="json")])}
-    if memory.exists() and read_json_object(memory) == state:
+    if _remembered(memory) == state:
         return
-    shutil.rmtree(opening.folder, ignore_errors=True)
+    for old in (opening.folder, memory):
+        _remove(old)
     session = _opened(name, opening)
     try:
         for row in rows(run, config):
@@ -150,8 +152,13 @@ def _followed(run: RunDirectory, config: RunConfig, name: str, section: MirrorCo
     """The rows that an online mirror was not sent yet."""
     memory = _memory_file(run, name)
     opening = _opening(run, config, name, section)
-    known: dict[str, Any] = read_json_object(memory) if memory.exists() else {}
-    sent = set(known["sent"] if known.get("id") == opening.id else ())
+    known = _remembered(memory)
+    if known is None:
+        raise DataError(
+            f"mirrors/{memory.name} is damaged, which says what was sent; remove it, and all is "
+            "sent again"
+        )
+    sent = set(known.get("sent", ()) if known.get("id") == opening.id else ())
     new = [row for row in rows(run, config) if row.name not in sent]
     if not new:
         return
@@ -178,7 +185,10 @@ def _close(key: Key) -> None:
 
 
 def _opened(name: str, opening: Opening) -> Session:
-    opening.folder.mkdir(parents=True, exist_ok=True)
+    try:
+        opening.folder.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise DataError(f"mirrors/{name} is no folder; remove the file in its place") from error
     opens: Callable[[Opening], Session] = import_module(f"{__name__}.{name}").opened
     return opens(opening)
 
@@ -195,6 +205,27 @@ def _opening(run: RunDirectory, config: RunConfig, name: str, section: MirrorCon
         folder=run.root / "mirrors" / name,
         mode=section.mode,
     )
+
+
+def _remembered(memory: Path) -> dict[str, Any] | None:
+    """What was sent, or made; nothing before anything was, and None where it cannot be read."""
+    if not memory.exists():
+        return {}
+    try:
+        known = read_json_object(memory)
+    except DataError:
+        return None
+    sent = known.get("sent", [])
+    is_sound = isinstance(sent, list) and all(isinstance(one, str) for one in sent)
+    return known if is_sound else None
+
+
+def _remove(path: Path) -> None:
+    """A folder or a file, if it is there."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _memory_file(run: RunDirectory, name: str) -> Path:
