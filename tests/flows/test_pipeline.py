@@ -47,7 +47,7 @@ def test_the_console_shows_progress_and_ends_with_the_way_on(finished: Finished)
     name = finished.run.name
     assert f"run {name} (should it stop, `atelier run --resume {name}` goes on with it)" in output
     assert re.search(r"step +6/6 +reward", output)
-    assert "held-out at step 6 (first 2 of 4 prompts): similarity" in output
+    assert "held-out at step 6 (first 4 of 8 prompts): similarity" in output
     report, mlflow = output.strip().splitlines()[-2:]
     assert report.split()[-1] == str(finished.run / "report/index.html")
     assert f"server --backend-store-uri {finished.place.mlflow_uri}" in mlflow
