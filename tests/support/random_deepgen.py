@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from diffusers import SD3Transformer2DModel
@@ -38,6 +39,11 @@ def build(seed: int = 7, sizes: Sizes = SIZES) -> Model:
 
 def build_dual_transformer(seed: int = 8) -> SD3Transformer2DModel:
     """Of SD3.5's kind: its first block attends to the image twice; tables for 32 latents a side."""
+    return build_transformer(seed, dual_attention_layers=(0,), qk_norm="rms_norm")
+
+
+def build_transformer(seed: int = 8, **kind: Any) -> SD3Transformer2DModel:
+    """Of SD3's kind, but for what `kind` says of its configuration."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         transformer = SD3Transformer2DModel(
@@ -52,8 +58,7 @@ def build_dual_transformer(seed: int = 8) -> SD3Transformer2DModel:
             caption_projection_dim=16,
             pooled_projection_dim=10,
             pos_embed_max_size=16,
-            dual_attention_layers=(0,),
-            qk_norm="rms_norm",
+            **kind,
         )
         widen(transformer)
     return transformer.eval()

@@ -9,7 +9,7 @@ from diffusers import SD3Transformer2DModel
 from diffusers.models.normalization import RMSNorm
 from torch import Tensor
 
-from tests.support.random_deepgen import build_dual_transformer, widen
+from tests.support.random_deepgen import build_dual_transformer, build_transformer
 
 Kind = Literal["sd3", "sd35"]
 TOKENS = 5  # of its text
@@ -20,23 +20,7 @@ def build(kind: Kind, seed: int = 8) -> SD3Transformer2DModel:
     sd3: without either. Weights so large that everything depends on everything."""
     if kind == "sd35":
         return _with_other_norms(build_dual_transformer(seed))
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        transformer = SD3Transformer2DModel(
-            sample_size=16,
-            patch_size=2,
-            in_channels=4,
-            out_channels=4,
-            num_layers=2,
-            attention_head_dim=8,
-            num_attention_heads=2,
-            joint_attention_dim=12,
-            caption_projection_dim=16,
-            pooled_projection_dim=10,
-            pos_embed_max_size=16,
-        )
-        widen(transformer)
-    return transformer.eval()
+    return build_transformer(seed)
 
 
 def _with_other_norms(transformer: SD3Transformer2DModel) -> SD3Transformer2DModel:
