@@ -80,7 +80,9 @@ class RandomEmbeddings:
         rows = [torch.Generator().manual_seed(len(one)) for one in texts]
         tokens = [torch.randn(self._size.tokens, shape.text_width, generator=one) for one in rows]
         pooled = [torch.randn(sum(shape.clip_widths), generator=one) for one in rows]
-        return Conditions(*(torch.stack(each).to(self._device) for each in (tokens, pooled)))
+        pairs = zip(tokens, pooled, strict=True)
+        named = [{"embedding": each, "pooled": one} for each, one in pairs]
+        return Conditions([{k: v.to(self._device) for k, v in one.items()} for one in named])
 
 
 class UndecodedPolicy(SD3Policy):

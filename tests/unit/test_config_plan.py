@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from safetensors.numpy import save_file
 from atelier.config.facts.read import read_model_facts
 from atelier.config.facts.sd3 import SD3Facts
 from atelier.config.memory.estimate import Memory, estimate
+from atelier.config.memory.prompts import EMBEDDINGS_ON_DEVICE, bytes_on_device
 from atelier.config.plan import Plan, plan
 from atelier.config.recipes import recipe_names, recipes_directory
 from atelier.config.resolve import resolve
@@ -518,17 +520,33 @@ def memory_of(model: Path, *overrides: str, ranks: int = 1) -> tuple[Memory, SD3
 
 
 def test_memory_formula(model: Path) -> None:
-    memory, facts = memory_of(model)
+    memory, _ = memory_of(model)
     held = memory.held
     assert held["base"] == held["gradients"] == 4 * 150
     assert held["optimizer"] == 8 * 150
     assert held["autoencoder"] == 4 * 7
-    assert held["experience"] == 4 * 10 * (2 * 3 * 256 + facts.condition_values)
+    assert held["experience"] == 4 * 10 * 2 * 3 * 256
     assert memory.phases["prompts"] == {"text encoders": 4 * 5}
     assert memory.at("prompts") == 4 * 5, "nothing else is loaded yet"
     assert memory.peak == max(memory.at(phase) for phase in memory.phases)
     assert memory.host == {"moving average": 4 * 150}
     assert plan(configured(f"policy.path={model}")).memory is not None
+
+
+def test_embeddings_on_the_device(model: Path) -> None:
+    """As many as there are or are kept there, or those of the step, where these are more."""
+    memory, facts = memory_of(model, "data.train_prompts=20", "data.heldout_prompts=9")
+    assert memory.held["embeddings"] == 4 * (1 + 20 + 9) * facts.embedding_values
+    memory, facts = memory_of(model, "data.train_prompts=20000000")
+    assert memory.held["embeddings"] == EMBEDDINGS_ON_DEVICE
+    config = configured(f"policy.path={model}", "data.train_prompts=20000000")
+    large = replace(facts, text_width=10**6)
+    needed = bytes_on_device(config, large, images=10)
+    assert needed == 4 * 10 * large.embedding_values > EMBEDDINGS_ON_DEVICE
+    rows = 4 * 2 * config.rollout.micro_batch_size * facts.embedding_values
+    guided, _ = memory_of(model, "rollout.guidance_scale=4")
+    assert guided.phases["rollout"]["rows of embeddings"] == rows
+    assert guided.phases["replay"]["rows of embeddings"] == rows
 
 
 def test_an_adapter_trains_little_and_needs_no_reference_copy(model: Path) -> None:

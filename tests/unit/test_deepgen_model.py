@@ -13,7 +13,7 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLIm
 from atelier.config.facts.connector_fit import chosen_layers
 from atelier.errors import ConfigError
 from atelier.policies.deepgen import vision
-from atelier.policies.deepgen.conditions import gathered
+from atelier.policies.deepgen.conditions import Conditions
 from atelier.policies.deepgen.connector import Bridge, Shape
 from atelier.policies.deepgen.inputs import Reader
 from atelier.policies.deepgen.reading import fused_states
@@ -417,13 +417,17 @@ def test_latents_of_references_are_in_the_transformers_units(model) -> None:
 
 
 def test_conditions_are_padded_on_the_right() -> None:
-    rows = [torch.ones(2, 3), torch.ones(4, 3)]
-    pooled = [torch.zeros(5), torch.ones(5)]
-    made = gathered(["a", "b"], rows, pooled, torch.device("cpu"))
+    a = {"tokens": torch.ones(2, 3), "pooled": torch.zeros(5)}
+    b = {"tokens": torch.ones(4, 3), "pooled": torch.ones(5)}
+    made = Conditions(("a", "b"), (a, b))
     assert made.mask.tolist() == [[True, True, False, False], [True] * 4]
     assert made.tokens[0, 2:].abs().max() == 0
-    same = gathered(["a", "a"], rows[:1] * 2, pooled, torch.device("cpu"))
+    assert made.tokens.dtype == torch.float32
+    assert made.pooled.tolist() == [[0] * 5, [1] * 5]
+    same = Conditions(("a", "a"), (a, a))
     assert same.mask is None
+    with pytest.raises(ValueError, match="one of two batches of conditions has no pooled"):
+        made.after(Conditions(("c",), ({"tokens": torch.ones(2, 3)},)))
     seen = replace(made, references=[[torch.zeros(1, 2, 2)]] * len(made))
     with pytest.raises(ValueError, match="one of two batches of conditions has no references"):
         seen.after(same)
@@ -431,6 +435,7 @@ def test_conditions_are_padded_on_the_right() -> None:
     assert both.words == ("a", "a", "a", "b")
     assert both.mask.sum(1).tolist() == [2, 2, 2, 4]
     assert both.tokens.shape == (4, 4, 3)
+    assert both.pooled[:, 0].tolist() == [0, 0, 0, 1]
 
 
 def test_a_template_is_read_back(tmp_path) -> None:

@@ -1,4 +1,8 @@
-"""Prompts encoded once each and kept, so that what encodes them can be freed."""
+"""Prompts encoded once each and kept, so that what encodes them can be freed.
+
+What a step's images are painted from is kept on the device, too: a prompt is copied there when it
+is new, and not for every micro-batch and forward pass that has it.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,11 @@ import random
 from collections.abc import Sequence
 from typing import Protocol
 
-from atelier.policies.embedding_cache import Embedding, EmbeddingCache
+import torch
+
+from atelier.config.memory.prompts import EMBEDDINGS_ON_DEVICE
+from atelier.policies.embedding_cache import Embedding, EmbeddingCache, MemoryCache
+from atelier.transfer import to_device
 
 logger = logging.getLogger(__name__)
 
@@ -28,15 +36,17 @@ class TextEncoders(Protocol):
 
 
 class CachedEncoder:
-    """Text encoders behind a cache."""
+    """Text encoders behind a cache. `device`: where their embeddings are used."""
 
-    def __init__(self, encoders: TextEncoders, cache: EmbeddingCache) -> None:
+    def __init__(self, encoders: TextEncoders, cache: EmbeddingCache, device: torch.device) -> None:
         self._encoders = encoders
         self._cache = cache
+        self._device = device
+        self._there = MemoryCache(EMBEDDINGS_ON_DEVICE)
 
     def embeddings(self, prompts: Sequence[str]) -> list[Embedding]:
-        """Of the prompts, in their order."""
-        distinct = {prompt: self._one(prompt) for prompt in dict.fromkeys(prompts)}
+        """Of the prompts, in their order, on the device; equal prompts share one."""
+        distinct = {prompt: self._on_device(prompt) for prompt in dict.fromkeys(prompts)}
         return [distinct[prompt] for prompt in prompts]
 
     def prepare(self, prompts: Sequence[str], rank: int = 0) -> None:
@@ -62,6 +72,14 @@ class CachedEncoder:
             )
             return
         self._encoders.free()
+
+    def _on_device(self, prompt: str) -> Embedding:
+        found = self._there.get(prompt)
+        if found is None:
+            made = self._one(prompt)
+            found = {name: to_device(value, self._device) for name, value in made.items()}
+            self._there.put(prompt, found)
+        return found
 
     def _one(self, prompt: str) -> Embedding:
         found = self._cache.get(prompt)

@@ -7,7 +7,9 @@
 
     autoencoder   in policy.vae.dtype
     experience    latents and noise of the window (or the clean latent and a velocity for every
-                  level), and embeddings
+                  level)
+    embeddings    of the prompts, a few of them or those of the step (prompts.py); those of a
+                  micro-batch's rows, in float32, come on top
 
 Activations, in values a token and channel of the compute dtype, are measured on SD3.5-Medium under
 autocast at 512x512 (spec performance 1 and 2): 27 a layer with gradients (batch 8, 16 and 24: 30.7,
@@ -20,7 +22,7 @@ from __future__ import annotations
 from atelier.config.facts.sd3 import SD3Facts
 from atelier.config.memory.connector import connector_kept
 from atelier.config.memory.parts import Own, copies, gathered
-from atelier.config.memory.prompts import encoders_stay
+from atelier.config.memory.prompts import bytes_on_device, encoders_stay
 from atelier.config.schema import RunConfig
 from atelier.config.sections.policy_parts import DTYPE_BYTES
 from atelier.config.sft_rules import picture_micro_batch
@@ -34,7 +36,7 @@ def sd3_memory(config: RunConfig, facts: SD3Facts, images: int, actions: int, ra
     """See the module. `images` are those whose experience is kept."""
     policy = config.policy
     encoders = facts.text_parameters * DTYPE_BYTES[policy.text.dtype]
-    values = stored_latents(config, facts, actions) + facts.condition_values
+    rows = 4 * _rows(config) * facts.embedding_values
 
     def at_hand(backward: bool) -> dict[str, int]:
         kept = policy.trainable != "lora" or (backward and not policy.gradient_checkpointing)
@@ -46,16 +48,22 @@ def sd3_memory(config: RunConfig, facts: SD3Facts, images: int, actions: int, ra
     return Own(
         held={
             "autoencoder": facts.vae_parameters * DTYPE_BYTES[policy.vae.dtype],
-            "experience": 4 * images * values,
+            "experience": 4 * images * stored_latents(config, facts, actions),
+            "embeddings": bytes_on_device(config, facts, images),
             "text encoders": encoders if encoders_stay(config, facts) else 0,
         },
         phases={
             "prompts": {"text encoders": encoders},
             "rollout": {
                 **at_hand(backward=False),
+                "rows of embeddings": rows,
                 "activations or decoding": max(_inference(config, facts), _decoding(config, facts)),
             },
-            "replay": {**at_hand(backward=True), "activations": _activations(config, facts)},
+            "replay": {
+                **at_hand(backward=True),
+                "rows of embeddings": rows,
+                "activations": _activations(config, facts),
+            },
             **_pictures(config, facts, at_hand(backward=True)),
         },
     )
@@ -70,7 +78,9 @@ def _pictures(
     batch = picture_micro_batch(config)
     activations = _kept(config, facts, batch)
     encoding = _autoencoding(config, facts, batch)
-    return {"pictures": {**at_hand, "activations or encoding": max(activations, encoding)}}
+    rows = 4 * batch * facts.embedding_values
+    needed = {"rows of embeddings": rows, "activations or encoding": max(activations, encoding)}
+    return {"pictures": {**at_hand, **needed}}
 
 
 def stored_latents(config: RunConfig, facts: SD3Facts, actions: int) -> int:

@@ -17,7 +17,7 @@ from atelier.config.facts.connector_fit import require_fitting
 from atelier.config.sections.policy import PolicyConfig
 from atelier.model_files import require_numbers
 from atelier.policies.cached_encoder import CachedEncoder
-from atelier.policies.deepgen.conditions import Conditions, gathered
+from atelier.policies.deepgen.conditions import Conditions
 from atelier.policies.deepgen.connector import Bridge
 from atelier.policies.deepgen.inputs import Asked, Reader
 from atelier.policies.deepgen.reading import fused_states
@@ -93,26 +93,19 @@ class PromptReader:
 
     def encode(self, prompt: str) -> Embedding:
         """`tokens` [S, D] and `pooled` [P], or `tokens` alone, on the CPU in policy.text.dtype."""
-        return self.encoded(self.asked(prompt))
+        (found,) = self.encoded([self.asked(prompt)])
+        return {name: value.cpu() for name, value in found.items()}
 
     @torch.no_grad()
-    def encoded(self, asked: Asked) -> Embedding:
-        """The same of a prompt with images."""
-        states, _ = self.parts.states([asked])
+    def encoded(self, asked: Sequence[Asked]) -> list[Embedding]:
+        """The same of prompts, maybe with images, on the device. Several are a batch in which
+        padding is as good as words: published, and another one with each other mate (spec deepgen
+        1.5). Padding stands on the left."""
+        states, _ = self.parts.states(asked)
         if not self._translates:
-            return {"tokens": states[0].cpu()}
-        tokens, pooled = self.parts.bridge(states)
-        return {"tokens": tokens[0].cpu(), "pooled": pooled[0].cpu()}
-
-    @torch.no_grad()
-    def together(self, prompts: Sequence[str]) -> Conditions:
-        """A batch in which padding is as good as words: published, and another one with each other
-        mate (spec deepgen 1.5). Padding stands on the left."""
-        states, _ = self.parts.states([self.asked(one) for one in prompts])
-        if not self._translates:
-            return Conditions(tuple(prompts), states.float(), None)
-        tokens, pooled = self.parts.bridge(states)
-        return Conditions(tuple(prompts), tokens.float(), pooled.float())
+            return [{"tokens": row} for row in states]
+        made = zip(*self.parts.bridge(states), strict=True)
+        return [{"tokens": tokens, "pooled": pooled} for tokens, pooled in made]
 
     def free(self) -> None:
         """Give their memory back, the device's too; the next new prompt loads them again."""
@@ -137,9 +130,8 @@ class PromptEncoder(CachedEncoder):
     """A reader behind a cache."""
 
     def __init__(self, reader: PromptReader, policy: PolicyConfig, device: torch.device) -> None:
-        super().__init__(reader, open_cache(policy.text, reader.fingerprint()))
+        super().__init__(reader, open_cache(policy.text, reader.fingerprint()), device)
         self._reader = reader
-        self._device = device
         self._is_published = policy.connector.padding == "maskless"
         self._batches: OrderedDict[tuple[str, ...], Conditions] = OrderedDict()
 
@@ -152,7 +144,7 @@ class PromptEncoder(CachedEncoder):
         """Of the prompts, in their order."""
         if self._is_published:
             return self._together(tuple(prompts))
-        return self._gathered(prompts, self.embeddings(prompts))
+        return Conditions(tuple(prompts), tuple(self.embeddings(prompts)))
 
     def encode_edits(
         self, prompts: Sequence[str], images: Sequence[Sequence[Tensor]]
@@ -160,19 +152,19 @@ class PromptEncoder(CachedEncoder):
         """Of prompts about images [3, H, W] in [-1, 1]; not kept."""
         pairs = zip(prompts, images, strict=True)
         asked = [self._reader.asked(words, shown) for words, shown in pairs]
-        return self._gathered(prompts, [self._reader.encoded(one) for one in asked])
+        found = [one for each in asked for one in self._reader.encoded([each])]
+        return Conditions(tuple(prompts), tuple(found))
 
     def prepare(self, prompts: Sequence[str], rank: int = 0) -> None:
         """See CachedEncoder; what depends on its batch cannot be prepared."""
         if not self._is_published:
             super().prepare(prompts, rank)
 
-    def _gathered(self, prompts: Sequence[str], found: Sequence[Embedding]) -> Conditions:
-        pooled = [one["pooled"] for one in found if "pooled" in one] or None
-        return gathered(prompts, [one["tokens"] for one in found], pooled, self._device)
-
     def _together(self, prompts: tuple[str, ...]) -> Conditions:
-        found = self._batches.pop(prompts, None) or self._reader.together(prompts)
+        found = self._batches.pop(prompts, None)
+        if found is None:
+            asked = [self._reader.asked(one) for one in prompts]
+            found = Conditions(prompts, tuple(self._reader.encoded(asked)))
         self._batches[prompts] = found
         while len(self._batches) > BATCHES_KEPT:
             self._batches.popitem(last=False)

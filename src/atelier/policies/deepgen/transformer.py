@@ -17,6 +17,8 @@ from diffusers import SD3Transformer2DModel
 from torch import Tensor, nn
 from torch.nn import functional
 
+from atelier.transfer import to_device
+
 References = Sequence[Sequence[Tensor]]
 """Latents [C, h, w] of each row."""
 
@@ -49,7 +51,7 @@ def velocities(
     counts = [len(row) for row in rows]
     image = nn.utils.rnn.pad_sequence(rows, batch_first=True)
     places = torch.arange(image.shape[1], device=image.device)
-    own = places < torch.tensor(counts, device=image.device)[:, None]
+    own = places < to_device(torch.tensor(counts), image.device)[:, None]
     made = _through(transformer, image, timestep, tokens, pooled, _pairs(own, counts, tokens, mask))
     size = transformer.config.patch_size
     grids = [(latent.shape[-2] // size, latent.shape[-1] // size) for latent in x]

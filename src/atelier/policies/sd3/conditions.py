@@ -1,4 +1,4 @@
-"""Prompt embeddings of a Stable Diffusion 3 pipeline, encoded once a prompt and kept."""
+"""What a Stable Diffusion 3 paints from: embeddings of prompts, encoded once and kept."""
 
 from __future__ import annotations
 
@@ -8,42 +8,38 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from atelier.policies.cached_encoder import CachedEncoder, TextEncoders
-from atelier.policies.embedding_cache import EmbeddingCache
+from atelier.policies.cached_encoder import CachedEncoder
+from atelier.policies.embedding_cache import Embedding
 
 
 @dataclass(frozen=True)
 class Conditions:
-    """Embeddings [B, tokens, dim] and pooled [B, dim], float32, on the policy's device."""
+    """Embeddings of B prompts, `embedding` [tokens, dim] and `pooled` [dim] each, on the policy's
+    device. Rows of equal prompts share theirs: they become a batch where one is computed with."""
 
-    embeddings: Tensor
-    pooled: Tensor
+    rows: Sequence[Embedding]
 
     def __len__(self) -> int:
-        return len(self.embeddings)
+        return len(self.rows)
+
+    @property
+    def embeddings(self) -> Tensor:
+        """[B, tokens, dim] float32."""
+        return torch.stack([one["embedding"] for one in self.rows]).float()
+
+    @property
+    def pooled(self) -> Tensor:
+        """[B, dim] float32."""
+        return torch.stack([one["pooled"] for one in self.rows]).float()
 
     def after(self, unconditional: Conditions) -> Conditions:
         """[unconditional, conditional] along the batch, as classifier-free guidance wants it."""
-        return Conditions(
-            torch.cat([unconditional.embeddings, self.embeddings]),
-            torch.cat([unconditional.pooled, self.pooled]),
-        )
+        return Conditions([*unconditional.rows, *self.rows])
 
 
 class PromptEncoder(CachedEncoder):
     """Text encoders behind a cache."""
 
-    def __init__(self, encoders: TextEncoders, cache: EmbeddingCache, device: torch.device) -> None:
-        super().__init__(encoders, cache)
-        self._device = device
-
     def encode(self, prompts: Sequence[str]) -> Conditions:
         """Conditions of the prompts, in their order."""
-        found = self.embeddings(prompts)
-        return Conditions(
-            self._stack([one["embedding"] for one in found]),
-            self._stack([one["pooled"] for one in found]),
-        )
-
-    def _stack(self, values: Sequence[Tensor]) -> Tensor:
-        return torch.stack(list(values)).to(self._device).float()
+        return Conditions(self.embeddings(prompts))
