@@ -208,6 +208,16 @@ class LearnsFromPictures(Protocol):
         ...
 
 
+@runtime_checkable
+class DrawsAhead(Protocol):
+    """A policy that can draw what rollouts begin with while an earlier one goes on."""
+
+    def expect_rollouts(self, batches: Sequence[Sequence[Sample]]) -> None:
+        """Micro-batches of the step that has begun, in the order they are rolled out in. They may
+        still come otherwise."""
+        ...
+
+
 class Policy(Protocol):
     """A model that can be trained by the loop."""
 

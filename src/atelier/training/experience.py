@@ -23,7 +23,7 @@ from atelier.config.schema import RunConfig
 from atelier.config.whole_groups import images_together
 from atelier.data.prompts import Prompt
 from atelier.errors import Stopped
-from atelier.policies.base import Policy, Rollout
+from atelier.policies.base import DrawsAhead, Policy, Rollout
 from atelier.rewards.asking_again import pause_seconds
 from atelier.rewards.base import ScoreBatch
 from atelier.rewards.images import pil_images
@@ -116,6 +116,8 @@ class Collector:
         flight = InFlight(step, updates_before, [], [], metrics)
         with watch("rollout"), self.sampling():
             metrics |= self.sync(updates_before)
+            if isinstance(self.policy, DrawsAhead):
+                self.policy.expect_rollouts([batch for update in updates for batch in update])
             for update in updates:
                 flight.rollouts.append([self._roll_out(batch, flight) for batch in update])
         return flight

@@ -17,7 +17,9 @@ from atelier.dynamics.transitions import noised
 from atelier.policies.base import Replay, Rollout, Sample, scored_rollout
 from atelier.policies.flow.draws import Draws
 from atelier.policies.flow.model import FlowModel
+from atelier.policies.flow.noise import Request
 from atelier.policies.flow.schedules import Schedules, Solver
+from atelier.transfer import to_device
 
 
 class ForwardProcess:
@@ -42,16 +44,15 @@ class ForwardProcess:
         model, draws, schedule = self._model, self._draws, self._schedule
         prompts = [one.prompt for one in samples]
         conditions = model.encode(prompts, self._config.guidance_scale)
-        x = model.noise([draws.noise(one) for one in samples])[:, 0]
+        x = model.noise(*self._start(samples))[:, 0]
         solver = Solver(schedule)
         for index, timestep in enumerate(schedule.timesteps):
             velocity = model.velocity(module, x, timestep, conditions, self._config.guidance_scale)
             x = solver.next(index, x, velocity)
         actions = self._config.trained_levels
-        levels = [draws.levels(one, actions, len(schedule.steps)) for one in samples]
         record = {
             "clean": x,
-            "levels": torch.tensor(levels),
+            "levels": self._levels(samples),
             "draws": draws,
             "conditions": conditions,
         }
@@ -64,6 +65,9 @@ class ForwardProcess:
         self, module: nn.Module, rollout: Rollout, action: int, with_reference: bool
     ) -> Replay:
         record = rollout.record
+        self._model.expect_noise(
+            _renoising(rollout.samples, record["draws"], record["levels"][:, action:])
+        )
         noisy, level, timestep = self._noised(rollout, action)
         inputs = (noisy, timestep, record["conditions"], self._config.guidance_scale)
         statistics = {
@@ -84,13 +88,29 @@ class ForwardProcess:
 
     def _noised(self, rollout: Rollout, action: int) -> tuple[Tensor, Tensor, Tensor]:
         """Latents at each sample's level of an action, the level [B], the model's name for it."""
-        clean, draws = rollout.record["clean"], rollout.record["draws"]
-        indices = rollout.record["levels"][:, action].tolist()
-        samples = zip(rollout.samples, indices, strict=True)
-        noise = self._model.noise([draws.renoising(one, index) for one, index in samples])[:, 0]
-        sigmas = [self._schedule.steps[index].sigma for index in indices]
-        level = torch.tensor(sigmas, device=clean.device)
-        return noised(clean, noise, level), level, self._schedule.timesteps[indices]
+        record, clean = rollout.record, rollout.record["clean"]
+        indices = record["levels"][:, action]
+        (request,) = _renoising(rollout.samples, record["draws"], indices[:, None])
+        noise = self._model.noise(*request)[:, 0]
+        sigmas = torch.tensor([step.sigma for step in self._schedule.steps])
+        level = to_device(sigmas[indices], clean.device)
+        timesteps = self._schedule.timesteps[to_device(indices, clean.device)]
+        return noised(clean, noise, level), level, timesteps
+
+    # What is drawn ---------------------------------------------------------------------------
+
+    def requests(self, samples: Sequence[Sample]) -> list[Request]:
+        """The noise of a rollout, in its order."""
+        renoising = _renoising(samples, self._draws, self._levels(samples))
+        return [self._start(samples), *renoising]
+
+    def _start(self, samples: Sequence[Sample]) -> Request:
+        return Request(tuple(self._draws.noise(one) for one in samples))
+
+    def _levels(self, samples: Sequence[Sample]) -> Tensor:
+        """Indices of the levels that each is trained at [B, A], on the CPU."""
+        actions, of = self._config.trained_levels, len(self._schedule.steps)
+        return torch.tensor([self._draws.levels(one, actions, of) for one in samples])
 
     def pack(self, rollout: Rollout) -> Mapping[str, Tensor]:
         kept = {name: rollout.record[name] for name in ("clean", "levels", "behaviour_velocity")}
@@ -99,7 +119,7 @@ class ForwardProcess:
     def unpack(self, samples: Sequence[Sample], tensors: Mapping[str, Tensor]) -> Rollout:
         record = {
             "clean": tensors["clean"],
-            "levels": tensors["levels"],
+            "levels": tensors["levels"].cpu(),
             "behaviour_velocity": tensors["behaviour_velocity"],
             "draws": Draws(self._draws.seed, int(tensors["step"])),
             "conditions": self._model.encode(
@@ -107,3 +127,9 @@ class ForwardProcess:
             ),
         }
         return scored_rollout(samples, tensors["levels"].shape[1], None, record)
+
+
+def _renoising(samples: Sequence[Sample], draws: Draws, levels: Tensor) -> list[Request]:
+    """The noise of every action that takes finished images back to a level; levels [B, A]."""
+    actions = levels.T.tolist()
+    return [Request(tuple(map(draws.renoising, samples, indices))) for indices in actions]

@@ -10,6 +10,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from atelier.data.prompts import Prompt
+from atelier.policies.flow.noise import Request
 
 
 class FlowModel(ABC):
@@ -43,6 +44,10 @@ class FlowModel(ABC):
     @abstractmethod
     def noise(self, keys: Sequence[int], draws: int = 1) -> Tensor:
         """Standard normal [B, draws, ...], a function of the keys alone."""
+
+    @abstractmethod
+    def expect_noise(self, requests: Sequence[Request]) -> None:
+        """Noise that is asked for next, in this order: it may be drawn meanwhile."""
 
     @abstractmethod
     def latents(self, images: np.ndarray, keys: Sequence[int]) -> Tensor:

@@ -52,6 +52,10 @@ class FlowPolicy(FlowModel):
     def begin_step(self, step: int) -> Mapping[str, float]:
         return self._actions.begin_step(step)
 
+    def expect_rollouts(self, batches: Sequence[Sequence[Sample]]) -> None:
+        """See policies.base.DrawsAhead."""
+        self.expect_noise([one for batch in batches for one in self._actions.requests(batch)])
+
     def rollout(self, module: nn.Module, samples: Sequence[Sample]) -> Rollout:
         return self._actions.rollout(module, samples)
 

@@ -19,6 +19,7 @@ from atelier.dynamics.windows import Window, draw_window
 from atelier.policies.base import Replay, Rollout, Sample, scored_rollout
 from atelier.policies.flow.draws import Draws
 from atelier.policies.flow.model import FlowModel
+from atelier.policies.flow.noise import Request
 from atelier.policies.flow.parts import merged, parts_by_window, step_indices
 from atelier.policies.flow.schedules import Schedules, Solver
 
@@ -56,7 +57,7 @@ class StochasticSteps:
         actions = len(parts[0].window)
         schedule = self._schedules.rollout(parts[0].window)
         conditions = model.encode([one.prompt for one in samples], config.guidance_scale)
-        x, draws = self._noise(samples, actions)
+        x, draws = self._noise(samples)
         latents = x.new_empty(len(samples), parts[0].kept, *x.shape[1:])
         log_probs = x.new_empty(len(samples), actions)
         solver = Solver(schedule)
@@ -92,13 +93,20 @@ class StochasticSteps:
             },
         )
 
-    def _noise(self, samples: Sequence[Sample], actions: int) -> tuple[Tensor, Tensor]:
-        """Where images start [B, ...], and what their stochastic steps add [B, A, ...]."""
-        noise = self._model.noise([self._draws.noise(one) for one in samples], 1 + actions)
+    def requests(self, samples: Sequence[Sample]) -> list[Request]:
+        """The noise of a rollout: of what its stochastic steps add behind that of the start; and of
+        the start that a group shares, where it does."""
+        window = self._window(samples[0].group_id)  # all are as long
+        own = Request(tuple(self._draws.noise(one) for one in samples), 1 + len(window))
         if not self._config.shared_start:
-            return noise[:, 0], noise[:, 1:]
-        starts = self._model.noise([self._draws.shared_start(one) for one in samples])
-        return starts[:, 0], noise[:, 1:]
+            return [own]
+        return [own, Request(tuple(self._draws.shared_start(one) for one in samples))]
+
+    def _noise(self, samples: Sequence[Sample]) -> tuple[Tensor, Tensor]:
+        """Where images start [B, ...], and what their stochastic steps add [B, A, ...]."""
+        noise, *starts = (self._model.noise(*one) for one in self.requests(samples))
+        start = starts[0] if starts else noise
+        return start[:, 0], noise[:, 1:]
 
     def replay(
         self, module: nn.Module, rollout: Rollout, action: int, with_reference: bool

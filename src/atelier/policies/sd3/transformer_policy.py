@@ -21,12 +21,16 @@ from atelier.config.schema import RunConfig
 from atelier.config.sections.policy import PolicyConfig
 from atelier.data.keys import key
 from atelier.policies.flow.denoising import guided_velocity
+from atelier.policies.flow.noise import Noise, Request
 from atelier.policies.flow.policy import FlowPolicy
 from atelier.policies.precision import computing_in
 from atelier.policies.sd3.decoder import ImageDecoder
 from atelier.policies.sd3.encoder import ImageEncoder
 from atelier.policies.sd3.fast.install import make_fast
 from atelier.policies.sd3.lora import add_adapter
+
+DRAWING_THREADS = 4  # beside a GPU
+DRAWN_AHEAD = 2  # requests: what a micro-batch starts from is drawn while another is denoised
 
 
 class TransformerPolicy(FlowPolicy):
@@ -59,7 +63,11 @@ class TransformerPolicy(FlowPolicy):
         self._base = transformer
         self._decoder = ImageDecoder(vae, policy.vae, device)
         self._encoder_of_images = ImageEncoder(vae)
-        self._latent_side = side
+        latents = (transformer.config.in_channels, side, side)
+        if device.type == "cuda":
+            self._noise = Noise(latents, device, threads=DRAWING_THREADS, ahead=DRAWN_AHEAD)
+        else:  # who computes on the same cores has no use for what is drawn meanwhile
+            self._noise = Noise(latents, device, threads=torch.get_num_threads())
         self.image_side = side * vae_factor(vae.config)
         self.module: nn.Module = module.to(device)
         self._reference: nn.Module | None = None
@@ -107,11 +115,11 @@ class TransformerPolicy(FlowPolicy):
         return self._encoder_of_images.encode(images, self.noise(keys)[:, 0])
 
     def noise(self, keys: Sequence[int], draws: int = 1) -> Tensor:
-        """Standard normal float32 [B, draws, C, h, w], one CPU generator a key: on every device and
-        for every world size the same."""
-        shape = (draws, self._base.config.in_channels, self._latent_side, self._latent_side)
-        rows = [torch.randn(shape, generator=torch.Generator().manual_seed(one)) for one in keys]
-        return torch.stack(rows).to(self.device)
+        """Standard normal float32 [B, draws, C, h, w]; see flow.noise."""
+        return self._noise(Request(tuple(keys), draws))
+
+    def expect_noise(self, requests: Sequence[Request]) -> None:
+        self._noise.expect(requests)
 
     # The model -------------------------------------------------------------------------------
 
