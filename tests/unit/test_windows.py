@@ -6,12 +6,14 @@ import math
 from itertools import groupby
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from atelier.config.sections.rollout import WindowConfig
 from atelier.dynamics.windows import Window, draw_window, interval
-from atelier.policies.flow.parts import Part, parts_by_window, step_indices
+from atelier.policies.base import Replay
+from atelier.policies.flow.parts import Part, at_steps, merged, parts_by_window
 
 
 def sequence(count: int, num_steps: int, **settings) -> list[Window]:
@@ -112,9 +114,26 @@ def test_latents_between_two_steps_are_kept_once() -> None:
     assert (apart.places, apart.kept) == ((0, 1, 3, 5, 6), 8)
     together = Part(slice(None), (2, 3, 4))
     assert (together.places, together.kept) == ((0, 1, 2), 4)
-    assert step_indices([apart], 3).tolist() == [6]
+    assert at_steps(torch.arange(8) * 10, [apart], 3).tolist() == [60]
     with pytest.raises(ValueError, match="gaps"):
-        parts_by_window([(0, 1, 3), (0, 2, 3)])
+        parts_by_window([(0, 1, 3), (0, 2, 3)], torch.device("cpu"))
+
+
+def test_rows_of_several_windows_come_together_again() -> None:
+    windows = [(2, 3), (0, 1), (2, 3), (1, 2)]
+    parts = parts_by_window(windows, torch.device("cpu"))
+    assert [part.numbers for part in parts] == [(0, 2), (1,), (3,)]
+    for action in (0, 1):
+        found = at_steps(torch.arange(4) * 10, parts, action)
+        assert found.tolist() == [10 * window[action] for window in windows]
+    own = torch.arange(4.0)[:, None]
+    replays = [
+        Replay(own[part.rows], {"one": torch.full((1, 1), float(number))})
+        for number, part in enumerate(parts)
+    ]
+    whole = merged(replays, parts)
+    assert torch.equal(whole.log_prob, own)
+    assert whole.statistics["one"].flatten().tolist() == [0, 1, 0, 2]
 
 
 def test_all_steps_with_the_last() -> None:

@@ -15,20 +15,22 @@ REWARD_TIMES = "time/reward/"  # what the machine took, like all of time/: no re
 
 
 class WeightedMeans:
-    """Means of [B, A] metrics under the weights of the loss, which sum to 1 over all ranks."""
+    """Means of [B, A] metrics under the weights of the loss, which sum to 1 over all ranks. The
+    sums stay on the metrics' device until they are asked for."""
 
     def __init__(self) -> None:
-        self._sums: dict[str, float] = {}
+        self._sums: dict[str, Tensor] = {}
 
     def add(self, metrics: Mapping[str, Tensor], weight: Tensor) -> None:
         """metrics [B, A] each; weight [B, A]."""
         for name, value in metrics.items():
-            total = float((value.double() * weight.double()).sum())
+            total = (value.double() * weight.double()).sum()
             self._sums[name] = self._sums.get(name, 0.0) + total
 
     def over(self, world: World) -> dict[str, float]:
         """Collective: the sums of all ranks, which are the means."""
-        parts = world.gather(self._sums)
+        values = torch.stack([*self._sums.values()]).tolist() if self._sums else []
+        parts = world.gather(dict(zip(self._sums, values, strict=True)))
         return {name: sum(part[name] for part in parts) for name in self._sums}
 
 

@@ -22,6 +22,7 @@ from atelier.training.loss_weights import Counts, LossWeights, counted, loss_wei
 from atelier.training.measures import WeightedMeans
 from atelier.training.session import Session
 from atelier.training.supervision import Supervision
+from atelier.transfer import to_device
 
 
 @dataclass
@@ -129,29 +130,32 @@ class Learner:
             is_last: whether the optimizer's step comes next.
             means: gets their metrics.
         """
-        drifts = []
+        drifts, trained, device = [], [], self.world.device
         calls = [(i, part) for i, one in enumerate(rollouts) for part in self.policy.parts(one)]
         for call, (i, part) in enumerate(calls):
-            weight = weights.of(rollouts[i], rows[i], part).to(self.world.device)
+            weight = to_device(weights.of(rollouts[i], rows[i], part), device)
             last = call == len(calls) - 1 and is_last
             with self.engine.accumulate(last):
                 terms = self._loss(rollouts[i], rows[i], part, advantages[part.segment])
                 self.engine.backward(share * (terms.loss * weight).sum(), last)
-            shares = weights.shares(rollouts[i], rows[i], part).to(self.world.device)
+            shares = to_device(weights.shares(rollouts[i], rows[i], part), device)
             means.add(terms.metrics, shares)
-            drifts.append(terms.drift.detach().cpu()[rollouts[i].trained(part) > 0])
-        return torch.cat(self.world.gather(torch.cat(drifts)))
+            drifts.append(terms.drift.detach())
+            trained.append(rollouts[i].trained(part) > 0)
+        drift = _on_host(drifts)[torch.cat([one.flatten() for one in trained])]
+        return torch.cat(self.world.gather(drift))
 
     def _loss(self, rollout: Rollout, row: Tensor, part: Part, advantages: Advantages) -> LossTerms:
         old = None if rollout.old_log_probs is None else rollout.old_log_probs[:, part.actions]
         module, with_reference = self.engine.module, self.algorithm.kl_in_loss
         replay = self.policy.replay(module, rollout, part, with_reference)
-        relative = advantages.of(row, part.actions).to(self.world.device)
+        device = self.world.device
+        relative = to_device(advantages.of(row, part.actions), device)
         truth = _truth(rollout)
-        given = truth.to(self.world.device) if bool(truth.any()) else None
+        given = to_device(truth, device) if bool(truth.any()) else None
         if self.config.algorithm.compares_sequences:
             _require_whole_segment(rollout, part)
-        own = rollout.trained(part).to(self.world.device)
+        own = to_device(rollout.trained(part), device)
         return self.algorithm.loss(replay, old, relative, given, own)
 
     def _learning_rate(self) -> float:
@@ -234,18 +238,20 @@ class Learner:
         say how far apart the two are where the policy itself drew."""
         if self.config.rollout.old_log_prob == "rollout":
             return {}
-        gaps = []
+        gaps, known, drawn = [], [], []
         for update in rollouts:
             for index, rollout in enumerate(update):
                 replays = self._replays(rollout, with_reference=False)
                 recomputed = torch.cat([_log_prob(one.log_prob) for one in replays], dim=1)
                 sampled = _log_prob(rollout.old_log_probs)
-                gap = (recomputed - sampled).cpu()
+                gaps.append(recomputed - sampled)
+                known.append(~sampled.isnan())  # NaN: to be computed anew
                 everything = Part(slice(0, rollout.actions))
-                drawn = (rollout.trained(everything) > 0) & ~_truth(rollout)[:, None]
-                gaps.append(gap[drawn & ~sampled.isnan().cpu()])  # NaN: to be computed anew
+                own = (rollout.trained(everything) > 0) & ~_truth(rollout)[:, None]
+                drawn.append(own.flatten())
                 update[index] = replace(rollout, old_log_probs=recomputed)
-        everyone = self.algorithm.gap(torch.cat(self.world.gather(torch.cat(gaps))))
+        gap = _on_host(gaps)[torch.cat(drawn) & _on_host(known)]
+        everyone = self.algorithm.gap(torch.cat(self.world.gather(gap)))
         return {f"ratio/rollout_gap_{name}": value for name, value in everyone.items()}
 
     def _distances(self, experience: Experience) -> Tensor | None:
@@ -253,11 +259,13 @@ class Learner:
         take it into account."""
         if not self.algorithm.kl_in_reward:
             return None
-        mine: dict[int, Tensor] = {}
-        for rollout in (one for update in experience.rollouts for one in update):
+        rollouts = [one for update in experience.rollouts for one in update]
+        rows = []
+        for rollout in rollouts:
             parts = [self.algorithm.kl(one) for one in self._replays(rollout, with_reference=True)]
-            rows = torch.cat(parts, dim=1).cpu()
-            mine.update(zip((one.index for one in rollout.samples), rows, strict=True))
+            rows.append(torch.cat(parts, dim=1))
+        indices = (one.index for rollout in rollouts for one in rollout.samples)
+        mine = dict(zip(indices, torch.cat(rows).cpu(), strict=True))
         everyone = {k: v for part in self.world.gather(mine) for k, v in part.items()}
         return torch.stack([everyone[index] for index in sorted(everyone)])
 
@@ -285,6 +293,11 @@ def _require_whole_segment(rollout: Rollout, part: Part) -> None:
 def _rows(rollout: Rollout) -> Tensor:
     """Positions of its samples in the step [B]."""
     return torch.tensor([one.index for one in rollout.samples])
+
+
+def _on_host(values: Sequence[Tensor]) -> Tensor:
+    """All values of all, one after another: a device is waited for once."""
+    return torch.cat([one.flatten() for one in values]).cpu()
 
 
 def _truth(rollout: Rollout) -> Tensor:

@@ -15,13 +15,20 @@ from torch import Tensor
 
 from atelier.dynamics.windows import Window
 from atelier.policies.base import Replay
+from atelier.transfer import to_device
 
 
 class Part(NamedTuple):
-    """Rows of a micro-batch (all of them: an open slice), and their window."""
+    """Rows of a micro-batch, and their window.
+
+    Attributes:
+        rows: all of them, an open slice, or their places on the latents' device.
+        numbers: the same places, where they are not all, so that a device need not be asked.
+    """
 
     rows: slice | Tensor
     window: Window
+    numbers: tuple[int, ...] = ()
 
     @property
     def places(self) -> tuple[int, ...]:
@@ -36,7 +43,7 @@ class Part(NamedTuple):
         return self.places[-1] + 2
 
 
-def parts_by_window(windows: Sequence[Window]) -> list[Part]:
+def parts_by_window(windows: Sequence[Window], device: torch.device) -> list[Part]:
     """One part for every window there is, in the order of their first rows.
 
     Raises:
@@ -48,30 +55,38 @@ def parts_by_window(windows: Sequence[Window]) -> list[Part]:
     distinct = list(dict.fromkeys(windows))
     if len(distinct) == 1:
         return [Part(slice(None), distinct[0])]
-    return [
-        Part(torch.tensor([row for row, one in enumerate(windows) if one == window]), window)
-        for window in distinct
-    ]
+    return [_part(window, windows, device) for window in distinct]
 
 
-def step_indices(parts: Sequence[Part], action: int) -> Tensor:
-    """The denoising step of every row's action: [B], or [1] where all rows share it."""
-    steps = torch.tensor([window[action] for _, window in parts])
-    return steps.repeat_interleave(torch.tensor(_counts(parts)))[_places(parts)]
+def _part(window: Window, windows: Sequence[Window], device: torch.device) -> Part:
+    numbers = tuple(row for row, one in enumerate(windows) if one == window)
+    return Part(to_device(torch.tensor(numbers), device), window, numbers)
+
+
+def at_steps(values: Tensor, parts: Sequence[Part], action: int) -> Tensor:
+    """Of `values`, one a denoising step, those of every row's action: [B], or [1] where all rows
+    share theirs."""
+    if len(parts) == 1:
+        step = parts[0].window[action]
+        return values[step : step + 1]
+    step_of = {row: part.window[action] for part in parts for row in part.numbers}
+    steps = torch.tensor([step_of[row] for row in sorted(step_of)])
+    return values[to_device(steps, values.device)]
 
 
 def merged(replays: Sequence[Replay], parts: Sequence[Part]) -> Replay:
     """The replay of a micro-batch from those of its parts."""
     if len(replays) == 1:
         return replays[0]
-    places = _places(parts)
+    order = [row for part in parts for row in part.numbers]
+    places = torch.tensor(order).argsort()  # of each row, among those of all parts
 
     def join(values: Sequence[Tensor]) -> Tensor:
         rows = [
-            value.expand(count, *value.shape[1:])
-            for value, count in zip(values, _counts(parts), strict=True)
+            value.expand(len(part.numbers), *value.shape[1:])
+            for value, part in zip(values, parts, strict=True)
         ]
-        return torch.cat(rows)[places.to(values[0].device)]
+        return torch.cat(rows)[to_device(places, values[0].device)]
 
     names = replays[0].statistics
     weights = [one.weight for one in replays if one.weight is not None]
@@ -80,13 +95,3 @@ def merged(replays: Sequence[Replay], parts: Sequence[Part]) -> Replay:
         {name: join([one.statistics[name] for one in replays]) for name in names},
         join(weights) if weights else None,
     )
-
-
-def _counts(parts: Sequence[Part]) -> list[int]:
-    return [1 if isinstance(rows, slice) else len(rows) for rows, _ in parts]
-
-
-def _places(parts: Sequence[Part]) -> Tensor:
-    """Where each row of the micro-batch is among the rows of all parts, one after another."""
-    rows = [torch.arange(1) if isinstance(part.rows, slice) else part.rows for part in parts]
-    return torch.cat(rows).argsort()

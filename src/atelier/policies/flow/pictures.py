@@ -20,6 +20,7 @@ from atelier.dynamics.schedules import LEVELS, training_level
 from atelier.dynamics.transitions import noised
 from atelier.policies.base import Captioned
 from atelier.policies.flow.model import FlowModel
+from atelier.transfer import to_device
 
 
 def picture_losses(
@@ -33,7 +34,7 @@ def picture_losses(
     clean = model.latents(pixels, [key("encoding", one.key) for one in batch])
     noise = model.noise([key("noise", one.key) for one in batch])[:, 0]
     drawn = [training_level(uniform("level", one.key), shift) for one in batch]
-    level = torch.tensor(drawn, dtype=torch.float32, device=clean.device)
+    level = to_device(torch.tensor(drawn, dtype=torch.float32), clean.device)
     conditions = model.encode_texts([one.caption for one in batch])
     noisy = noised(clean, noise, level)
     velocity = model.velocity(module, noisy, LEVELS * level, conditions, guidance=1.0)

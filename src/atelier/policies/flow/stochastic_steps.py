@@ -20,7 +20,7 @@ from atelier.policies.base import Replay, Rollout, Sample, scored_rollout
 from atelier.policies.flow.draws import Draws
 from atelier.policies.flow.model import FlowModel
 from atelier.policies.flow.noise import Request
-from atelier.policies.flow.parts import merged, parts_by_window, step_indices
+from atelier.policies.flow.parts import at_steps, merged, parts_by_window
 from atelier.policies.flow.schedules import Schedules, Solver
 
 
@@ -53,11 +53,11 @@ class StochasticSteps:
     @torch.no_grad()
     def rollout(self, module: nn.Module, samples: Sequence[Sample]) -> Rollout:
         config, model = self._config, self._model
-        parts = parts_by_window([self._window(one.group_id) for one in samples])
-        actions = len(parts[0].window)
-        schedule = self._schedules.rollout(parts[0].window)
         conditions = model.encode([one.prompt for one in samples], config.guidance_scale)
         x, draws = self._noise(samples)
+        parts = parts_by_window([self._window(one.group_id) for one in samples], x.device)
+        actions = len(parts[0].window)
+        schedule = self._schedules.rollout(parts[0].window)
         latents = x.new_empty(len(samples), parts[0].kept, *x.shape[1:])
         log_probs = x.new_empty(len(samples), actions)
         solver = Solver(schedule)
@@ -66,7 +66,7 @@ class StochasticSteps:
             velocity = model.velocity(module, x, timestep, conditions, config.guidance_scale)
             following = solver.next(index, x, velocity)
             for part in parts:
-                rows, window = part
+                rows, window = part.rows, part.window
                 if index not in window:
                     continue
                 action = window.index(index)
@@ -115,13 +115,13 @@ class StochasticSteps:
         schedule, parts = record["schedule"], record["parts"]
         place = parts[0].places[action]  # the same in every part
         x, x_next = record["latents"][:, place], record["latents"][:, place + 1]
-        timesteps = schedule.timesteps[step_indices(parts, action)]
+        timesteps = at_steps(schedule.timesteps, parts, action)
         inputs = (x, timesteps, record["conditions"], self._config.guidance_scale)
         velocity = self._model.velocity(module, *inputs)
         reference = self._model.reference_velocity(module, *inputs) if with_reference else None
         replays = []
-        for rows, window in parts:
-            step = schedule.steps[window[action]]
+        for part in parts:
+            rows, step = part.rows, schedule.steps[part.window[action]]
             transition = self._kernel(x[rows], velocity[rows], step, noise_level)
             drawn = record["noise"][rows, action]
             log_prob = self._log_prob.function(x_next[rows], transition, drawn)[:, None]
@@ -138,8 +138,8 @@ class StochasticSteps:
     def pack(self, rollout: Rollout) -> Mapping[str, Tensor]:
         record = rollout.record
         steps = torch.empty(len(rollout.samples), rollout.actions, dtype=torch.int64)
-        for rows, window in record["parts"]:
-            steps[rows] = torch.tensor(window)
+        for part in record["parts"]:
+            steps[[*part.numbers] or slice(None)] = torch.tensor(part.window)
         assert rollout.old_log_probs is not None  # as rollout() makes it
         return {
             "latents": record["latents"],
@@ -150,7 +150,8 @@ class StochasticSteps:
 
     def unpack(self, samples: Sequence[Sample], tensors: Mapping[str, Tensor]) -> Rollout:
         actions = tensors["noise"].shape[1]
-        parts = parts_by_window([tuple(steps) for steps in tensors["steps"].tolist()])
+        windows = [tuple(steps) for steps in tensors["steps"].tolist()]
+        parts = parts_by_window(windows, tensors["latents"].device)
         record = {
             "latents": tensors["latents"],
             "noise": tensors["noise"],
