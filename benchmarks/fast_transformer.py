@@ -31,7 +31,6 @@ from types import SimpleNamespace
 from typing import Literal
 
 import diffusers
-import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
@@ -40,6 +39,7 @@ from atelier.algorithms.policy_loss import clipped_policy_loss
 from atelier.config.schema import RunConfig
 from atelier.data.prompts import Prompt
 from atelier.policies.base import Part, Rollout, Sample
+from atelier.policies.grey_levels import GreyLevels
 from atelier.policies.sd3.conditions import Conditions
 from atelier.policies.sd3.policy import SD3Policy
 from benchmarks.sd3_shape import SHAPES, Shape, build_transformer, build_vae
@@ -88,8 +88,8 @@ class RandomEmbeddings:
 class UndecodedPolicy(SD3Policy):
     """Its images are not made of their latents."""
 
-    def decode(self, latents: Tensor) -> np.ndarray:
-        return np.zeros((len(latents), 1, 1, 3), np.uint8)
+    def decode(self, latents: Tensor) -> GreyLevels:
+        return GreyLevels(torch.zeros(len(latents), 1, 1, 3), "")
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ class ToyCompletions(ToyTokenPolicy):
         rollout = _completed(super().rollout(module, samples))
         assert rollout.mask is not None
         written = rollout.mask.numpy()[:, None, :, None]
-        return replace(rollout, images=rollout.images * written.astype(np.uint8))
+        return replace(rollout, made=rollout.images * written.astype(np.uint8))
 
     def unpack(self, samples: Sequence[Sample], tensors: Mapping[str, Tensor]) -> Rollout:
         return _completed(super().unpack(samples, tensors))

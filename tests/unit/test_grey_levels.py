@@ -34,4 +34,4 @@ def test_every_family_stops():
     vae = AutoencoderKL(norm_num_groups=2, block_out_channels=(4,), shift_factor=0.0)
     decoder = ImageDecoder(vae, VaeConfig(), torch.device("cpu"))
     with pytest.raises(Stopped, match=r"policy\.vae\.dtype"):
-        decoder.decode(torch.full((1, 4, 2, 2), float("nan")))
+        decoder.decode(torch.full((1, 4, 2, 2), float("nan"))).wait()

@@ -326,7 +326,7 @@ def test_a_finished_image_is_trained_at_levels_of_its_own() -> None:
         noise = (said["noisy"] - (1 - level) * said["clean"]) / level
         assert abs(noise.mean()) < 0.1
         assert abs(noise.std() - 1) < 0.1
-    images = policy.decode(said["clean"])
+    images = policy.decode(said["clean"]).wait()
     assert np.array_equal(images, rollout.images)
 
 

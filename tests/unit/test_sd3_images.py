@@ -65,7 +65,7 @@ def test_decoding_settings_reach_the_pixels_by_both_ways() -> None:
         sd3(vae=vae) for vae in (VaeConfig(), VaeConfig(dtype="bfloat16"), VaeConfig(slicing=True))
     )
     noise = plain.noise([1, 2])[:, 0]
-    images = [one.decode(noise).astype(int) for one in (plain, half, sliced)]
+    images = [one.decode(noise).wait().astype(int) for one in (plain, half, sliced)]
     assert 0 < np.abs(images[1] - images[0]).max() < 32
     assert np.abs(images[2] - images[0]).max() <= 1
     assert half._decoder._vae.dtype == torch.bfloat16
@@ -81,7 +81,7 @@ def test_rollout_and_evaluation_decode_alike(monkeypatch: pytest.MonkeyPatch) ->
     policy.begin_step(1)
     images = policy.rollout(policy.module, SAMPLES).images
     policy.generate(policy.module, [Prompt(0, 0, "a")], [1])
-    assert np.array_equal(images, decode(seen[0]))
+    assert np.array_equal(images, decode(seen[0]).wait())
     assert len(seen) == 2
 
 

@@ -181,7 +181,7 @@ def test_encoding_is_the_way_back_of_decoding() -> None:
     image = ground_truth_image(table()[0], own.image_side)
     assert image is not None
     pixels = np.array(image)[None]
-    again = own.decode(own.latents(pixels, [1]))
+    again = own.decode(own.latents(pixels, [1])).wait()
     assert again.shape == pixels.shape == (1, 64, 64, 3)
     assert np.abs(again.astype(int) - pixels).mean() < 8
 

@@ -17,6 +17,7 @@ from PIL.Image import Image
 from torch import Tensor, nn
 
 from atelier.data.prompts import Prompt
+from atelier.policies.grey_levels import GreyLevels
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ class Rollout:
 
     Attributes:
         old_log_probs: [B, A] float32, None where actions have no probability.
-        images: uint8 [B, H, W, 3], what the samples came to.
+        made: `images`, or these on their way.
         record: what replay needs.
         segments: what of the actions is rewarded on its own; all of them are in one.
         longest: the most actions that each segment could have had.
@@ -108,7 +109,7 @@ class Rollout:
     samples: Sequence[Sample]
     actions: int
     old_log_probs: Tensor | None
-    images: np.ndarray
+    made: np.ndarray | GreyLevels
     record: Mapping[str, Any]
     segments: tuple[slice, ...] | None = None
     longest: tuple[int, ...] | None = None
@@ -117,6 +118,15 @@ class Rollout:
     drawings: Drawings | None = None
     sources: Sequence[Image] | None = None
     completions: Sequence[str] | None = None
+
+    @property
+    def images(self) -> np.ndarray:
+        """uint8 [B, H, W, 3], what the samples came to; waits until they are here.
+
+        Raises:
+            Stopped: an image is no number.
+        """
+        return self.made.wait() if isinstance(self.made, GreyLevels) else self.made
 
     def all_segments(self) -> tuple[slice, ...]:
         return self.segments or (slice(0, self.actions),)

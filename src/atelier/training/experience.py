@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -63,7 +64,7 @@ class InFlight:
     step: int
     updates_before: int
     rollouts: Updates
-    submissions: list[Submission]
+    submissions: list[Future[Submission]]
     metrics: dict[str, float]
     unsent: list[Rollout] = field(default_factory=list)
     seconds: dict[str, list[float]] = field(default_factory=dict)
@@ -95,7 +96,8 @@ class Collector:
     """Makes experience with a policy and the rewards of a run.
 
     `sampling` is a context in which the policy has the weights that sample, `sync` brings them to
-    where the policy's actions are drawn.
+    where the policy's actions are drawn, `sending` waits for images in the order they are made in,
+    and gives them to the rewards, while the next ones are sampled.
     """
 
     config: RunConfig
@@ -105,6 +107,7 @@ class Collector:
     prompts: Sequence[Prompt]
     sampling: Callable[[], AbstractContextManager[None]] = nullcontext
     sync: Sync = nothing_to_bring
+    sending: Executor = field(default_factory=lambda: ThreadPoolExecutor(1, "images"))
 
     def roll_out(self, step: int, updates_before: int, watch: Stopwatch) -> InFlight:
         """Sample this rank's images of a step; scoring begins with the first micro-batch."""
@@ -126,16 +129,18 @@ class Collector:
         rollout = self.policy.rollout(self.policy.module, batch)
         flight.unsent.append(rollout)
         if sum(len(one.samples) for one in flight.unsent) == images_together(self.config):
-            batch_of_all = ScoreBatch.joined([score_batch(one) for one in flight.unsent])
-            flight.submissions.append(self.rewards.submit(batch_of_all))
+            flight.submissions.append(self.sending.submit(self._send, flight.unsent))
             flight.unsent = []
         return rollout
+
+    def _send(self, rollouts: Sequence[Rollout]) -> Submission:
+        return self.rewards.submit(ScoreBatch.joined([score_batch(one) for one in rollouts]))
 
     def collect(self, flight: InFlight, watch: Stopwatch) -> Experience:
         """Wait for the scores. Collective.
 
         Raises:
-            Stopped: too few images have one.
+            Stopped: too few images have one, or one is no number.
         """
         scores = self._scores(flight, flight.rollouts, watch)
         for round in range(1, self.config.train.resample_rounds + 1):
@@ -180,8 +185,9 @@ class Collector:
         return flat_groups(comparison.compared(scores), scores.group_ids, valid)
 
     def _scores(self, flight: InFlight, rollouts: Updates, watch: Stopwatch) -> StepScores:
-        submissions, flight.submissions = flight.submissions, []
+        sent, flight.submissions = flight.submissions, []
         with watch("score"):
+            submissions = [one.result() for one in sent]
             table = self._table(flight.step, submissions)
             for name in self.rewards.weights:
                 known = [one.seconds[name] for one in submissions if name in one.seconds]

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from atelier.data.prompts import Prompt
 from atelier.policies.flow.noise import Request
+from atelier.policies.grey_levels import GreyLevels
 
 
 class FlowModel(ABC):
@@ -54,5 +55,5 @@ class FlowModel(ABC):
         """Of images uint8 [B, H, W, 3], without gradients; where they are drawn, by the keys."""
 
     @abstractmethod
-    def decode(self, latents: Tensor) -> np.ndarray:
-        """Images uint8 [B, H, W, 3]."""
+    def decode(self, latents: Tensor) -> GreyLevels:
+        """Images [B, H, W, 3]."""

@@ -109,4 +109,4 @@ class FlowPolicy(FlowModel):
         def velocity(x: Tensor, timestep: Tensor) -> Tensor:
             return self.velocity(module, x, timestep, conditions, config.guidance_scale)
 
-        return self.decode(denoised(x, schedule, velocity))
+        return self.decode(denoised(x, schedule, velocity)).wait()

@@ -83,7 +83,7 @@ class StochasticSteps:
             samples=samples,
             actions=actions,
             old_log_probs=log_probs,
-            images=model.decode(x),
+            made=model.decode(x),
             record={
                 "latents": latents,
                 "noise": draws,

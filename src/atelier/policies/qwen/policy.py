@@ -142,7 +142,7 @@ class QwenPolicy(LanguagePolicy[QwenModule]):
             images = parts.painter.paint(prompts, own, noise, sampling)
         return replace(
             self._rollout(samples, prompts, written),
-            images=images,
+            made=images,
             sources=[one.source for one in prompts if one.source is not None] or None,
             completions=[parts.chat.text(tokens) for tokens in own],
         )

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 from diffusers import AutoencoderKL
 from torch import Tensor
 
 from atelier.config.sections.policy_parts import VaeConfig
-from atelier.policies.grey_levels import as_grey_levels
+from atelier.policies.grey_levels import GreyLevels
 
 _MEND = (
     "set policy.vae.dtype to bfloat16 or float32, which hold larger numbers than float16; if it "
@@ -24,14 +23,9 @@ class ImageDecoder:
         vae.use_slicing, vae.use_tiling = config.slicing, config.tiling
 
     @torch.no_grad()
-    def decode(self, latents: Tensor) -> np.ndarray:
-        """Latents [B, C, h, w] float32 to images uint8 [B, H, W, 3], as the pipeline does.
-
-        Raises:
-            Stopped: an image is no number.
-        """
+    def decode(self, latents: Tensor) -> GreyLevels:
+        """Latents [B, C, h, w] float32 to images [B, H, W, 3], as the pipeline does."""
         vae = self._vae
         latents = latents / vae.config.scaling_factor + vae.config.shift_factor
         images = vae.decode(latents.to(vae.dtype), return_dict=False)[0].float()
-        levels = as_grey_levels((images / 2 + 0.5).permute(0, 2, 3, 1), _MEND)
-        return levels.round().to(torch.uint8).cpu().numpy()
+        return GreyLevels((images / 2 + 0.5).permute(0, 2, 3, 1), _MEND)

@@ -23,6 +23,7 @@ from atelier.data.keys import key
 from atelier.policies.flow.denoising import guided_velocity
 from atelier.policies.flow.noise import Noise, Request
 from atelier.policies.flow.policy import FlowPolicy
+from atelier.policies.grey_levels import GreyLevels
 from atelier.policies.precision import computing_in
 from atelier.policies.sd3.decoder import ImageDecoder
 from atelier.policies.sd3.encoder import ImageEncoder
@@ -106,8 +107,8 @@ class TransformerPolicy(FlowPolicy):
 
     # Latents and images ----------------------------------------------------------------------
 
-    def decode(self, latents: Tensor) -> np.ndarray:
-        """Latents [B, C, h, w] to images uint8 [B, H, W, 3], for rewards and evaluation alike."""
+    def decode(self, latents: Tensor) -> GreyLevels:
+        """Latents [B, C, h, w] to images [B, H, W, 3], for rewards and evaluation alike."""
         return self._decoder.decode(latents)
 
     def latents(self, images: np.ndarray, keys: Sequence[int]) -> Tensor:

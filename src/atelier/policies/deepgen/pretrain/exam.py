@@ -94,7 +94,7 @@ class Exam:
             nothing = _told(parts, inputs.rows(index * 0 + last)) if guidance > 1 else None
             noise = self._noise[start : start + CHUNK].to(device)
             predict = partial(_velocity, parts["transformer"], told, nothing, guidance)
-            painted.append(decoder.decode(denoised(noise, schedule, predict)))
+            painted.append(decoder.decode(denoised(noise, schedule, predict)).wait())
         return np.concatenate(painted)
 
     def _decoder(self, device: torch.device) -> ImageDecoder:
