@@ -529,7 +529,7 @@ def test_memory_formula(model: Path) -> None:
     assert memory.phases["prompts"] == {"text encoders": 4 * 5}
     assert memory.at("prompts") == 4 * 5, "nothing else is loaded yet"
     assert memory.peak == max(memory.at(phase) for phase in memory.phases)
-    assert memory.host == {"moving average": 4 * 150}
+    assert memory.host == {"moving average": 8 * 150}
     assert plan(configured(f"policy.path={model}")).memory is not None
 
 
@@ -562,6 +562,8 @@ def test_an_adapter_trains_little_and_needs_no_reference_copy(model: Path) -> No
     assert (lora.held["reference"], lora.held["base"]) == (0, 2 * 150)
     assert lora.held["optimizer"] == 8 * facts.adapter_parameters
     assert lora.phases["replay"]["16-bit copies"] == 0
+    assert lora.held["moving average"] == 8 * facts.adapter_parameters, "beside the adapter"
+    assert "moving average" not in lora.host
 
 
 def test_engines_share_out_and_offload_what_they_say(model: Path) -> None:

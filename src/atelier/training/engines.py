@@ -11,8 +11,8 @@ from __future__ import annotations
 import json
 import math
 import warnings
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -26,7 +26,7 @@ from atelier.config.sections.policy_parts import Dtype
 from atelier.config.sections.train import TrainConfig
 from atelier.errors import Stopped
 from atelier.training.distributed import World
-from atelier.training.weights import copies, put_weights
+from atelier.training.weights import CPU, copies, put_weights
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
@@ -70,8 +70,12 @@ class Engine(Protocol):
 
     def load_optimizer_state(self, state: OptimizerState) -> None: ...
 
-    def weights(self) -> dict[str, Tensor]:
-        """Collective: full trained parameters on the CPU, copies."""
+    def weights(self, device: torch.device = CPU) -> dict[str, Tensor]:
+        """Collective: full trained parameters, copies on `device`."""
+        ...
+
+    def trained(self) -> AbstractContextManager[Mapping[str, Tensor]]:
+        """Collective: inside, full trained parameters themselves, where they are."""
         ...
 
     def put_weights(self, weights: Mapping[str, Tensor]) -> None:
@@ -170,7 +174,7 @@ class DdpEngine:
             state = self._optimizer.state[parameter]
             if state:
                 updates = int(state["step"])
-                moments[name] = {kind: state[kind].detach().cpu().clone() for kind in MOMENTS}
+                moments[name] = {kind: state[kind].detach().to(CPU, copy=True) for kind in MOMENTS}
         return OptimizerState(updates, moments, self._scaler.state_dict())
 
     def load_optimizer_state(self, state: OptimizerState) -> None:
@@ -183,8 +187,11 @@ class DdpEngine:
                 **{kind: moments[kind].to(parameter.device, copy=True) for kind in MOMENTS},
             }
 
-    def weights(self) -> dict[str, Tensor]:
-        return copies(self._trainable)
+    def weights(self, device: torch.device = CPU) -> dict[str, Tensor]:
+        return copies(self._trainable, device)
+
+    def trained(self) -> AbstractContextManager[Mapping[str, Tensor]]:
+        return nullcontext(self._trainable)
 
     def put_weights(self, weights: Mapping[str, Tensor]) -> None:
         put_weights(self._trainable, weights)
@@ -292,9 +299,16 @@ class DeepSpeedEngine:
         parameters = list(self._trainable.values())
         return self._deepspeed.zero.GatheredParameters(parameters, modifier_rank=modifier_rank)
 
-    def weights(self) -> dict[str, Tensor]:
+    def weights(self, device: torch.device = CPU) -> dict[str, Tensor]:
         with self._whole(None):
-            return copies(self._trainable)
+            return copies(self._trainable, device)
+
+    @contextmanager
+    def trained(self) -> Iterator[Mapping[str, Tensor]]:
+        with self._whole(None):
+            yield self._trainable
+            if self.shards_weights and torch.cuda.is_available():
+                torch.cuda.current_stream().synchronize()  # what is gathered is freed behind this
 
     def put_weights(self, weights: Mapping[str, Tensor]) -> None:
         with self._whole(0):

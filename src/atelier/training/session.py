@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from atelier.config.memory.parts import copies_beside_trained
 from atelier.config.schema import RunConfig
 from atelier.disk import stopped_when_full
 from atelier.errors import CheckpointError
@@ -32,6 +33,7 @@ from atelier.training.engines import Engine
 from atelier.training.experience import Collector, Experience
 from atelier.training.in_flight import read_experience, write_experience
 from atelier.training.journal import Journal
+from atelier.training.weights import CPU, copies
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,6 +53,9 @@ class Session:
         self.ema: Ema | None = None
         self.samples_with_trained = True
         self._behaviour: dict[str, Tensor] | None = None
+        # An adapter's copies are small, and cost a device nothing; a whole model's have no room.
+        self._beside = copies_beside_trained(config)
+        self._place = world.device if self._beside else CPU
         self._restored_from: Path | None = None
 
     def start(self, engine: Engine, keeps_behaviour: bool = False) -> None:
@@ -60,25 +65,29 @@ class Session:
             keeps_behaviour: whether images are sampled by a slow copy of the trained weights.
         """
         if keeps_behaviour and self._behaviour is None:
-            self._behaviour = engine.weights()
+            self._behaviour = engine.weights(self._place)
         if self._config.train.ema.enabled and self.ema is None:
-            self.ema = Ema(self._config.train.ema, engine.weights())
+            self.ema = self._average_from(engine.weights(self._place))
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Take up the counters, the average and the random state of a checkpoint."""
         self.step, self.updates = checkpoint.state.step, checkpoint.state.updates
         self._restored_from = checkpoint.in_flight
         if checkpoint.ema is not None:
-            self.ema = Ema(self._config.train.ema, checkpoint.ema)
+            self.ema = self._average_from(copies(checkpoint.ema, self._place))
         if checkpoint.behaviour is not None:
-            self._behaviour = dict(checkpoint.behaviour)
+            self._behaviour = copies(checkpoint.behaviour, self._place)
             self.samples_with_trained = all(
                 torch.equal(value, checkpoint.weights[name])
-                for name, value in self._behaviour.items()
+                for name, value in checkpoint.behaviour.items()
             )
         state = checkpoint.rng.get(f"rank-{self._world.rank}")
         if state is not None:
             torch.set_rng_state(state)
+
+    def _average_from(self, weights: Mapping[str, Tensor]) -> Ema:
+        on_gpu = self._world.device.type == "cuda"
+        return Ema(self._config.train.ema, weights, in_background=on_gpu and not self._beside)
 
     def take_experience(self, collector: Collector) -> Experience | None:
         """Images that were sampled ahead of the checkpoint this session was restored from."""
@@ -94,7 +103,8 @@ class Session:
     def after_update(self, engine: Engine) -> None:
         """Count an optimizer update, and average when it is due."""
         if self.ema is not None and self.ema.due(self.updates):
-            self.ema.update(self.updates, engine.weights())
+            with engine.trained() as trained:
+                self.ema.update(self.updates, trained)
         self.updates += 1
 
     def move_behaviour(self, engine: Engine, decay: float) -> None:
@@ -104,18 +114,26 @@ class Session:
         """
         if self._behaviour is None:
             return
-        move(self._behaviour, engine.weights(), decay)
+        move(self._behaviour, engine.weights(self._place), decay)
         self.samples_with_trained = decay == 0
 
     def averaged_weights(self, engine: Engine) -> AbstractContextManager[None]:
         """Inside, forward passes compute with the moving average."""
-        return nullcontext() if self.ema is None else _in_place(engine, self.ema.weights)
+        return nullcontext() if self.ema is None else self._in_place(engine, self.ema.weights)
 
     def behaviour_weights(self, engine: Engine) -> AbstractContextManager[None]:
         """Inside, forward passes compute with the weights that sample images."""
         if self._behaviour is None or self.samples_with_trained:
             return nullcontext()
-        return _in_place(engine, self._behaviour)
+        return self._in_place(engine, self._behaviour)
+
+    @contextmanager
+    def _in_place(self, engine: Engine, weights: Mapping[str, Tensor]) -> Iterator[None]:
+        trained = engine.weights(self._place)
+        engine.put_weights(weights)
+        yield
+        # Not after an error: putting weights is collective, and other ranks would not take part.
+        engine.put_weights(trained)
 
     def save(
         self, engine: Engine, policy: Policy, ahead: Experience | None, journal: Journal
@@ -134,11 +152,12 @@ class Session:
             journal.event("checkpoint", self.step, folder=checkpoint_name(self.step))
             metrics_offset, events_offset = journal.offsets()
             state = LoopState(self.step, self.updates, self._digest, metrics_offset, events_offset)
-            ema: dict[str, Tensor] | None = self.ema.weights if self.ema else None
+            ema = copies(self.ema.weights) if self.ema else None
+            behaviour = copies(self._behaviour) if self._behaviour else None
             states = {f"rank-{rank}": value for rank, value in enumerate(rng)}
             saved = save_checkpoint(
                 folder,
-                Checkpoint(state, weights, ema, optimizer, states, in_flight, self._behaviour),
+                Checkpoint(state, weights, ema, optimizer, states, in_flight, behaviour),
             )
             try:
                 check_reload(saved, policy.fresh_module(), weights)
@@ -158,15 +177,6 @@ class Session:
             write_experience(aside, ahead, policy, self._world.rank)
         self._world.barrier()
         return aside
-
-
-@contextmanager
-def _in_place(engine: Engine, weights: Mapping[str, Tensor]) -> Iterator[None]:
-    trained = engine.weights()
-    engine.put_weights(weights)
-    yield
-    # Not after an error: putting weights is collective, and the other ranks would not take part.
-    engine.put_weights(trained)
 
 
 def kept_copies(config: RunConfig) -> frozenset[str]:

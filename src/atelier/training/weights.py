@@ -9,10 +9,12 @@ from torch import Tensor
 
 from atelier.errors import CheckpointError
 
+CPU = torch.device("cpu")
 
-def copies(parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Copies of the parameters on the CPU."""
-    return {name: value.detach().cpu().clone() for name, value in parameters.items()}
+
+def copies(parameters: Mapping[str, Tensor], device: torch.device = CPU) -> dict[str, Tensor]:
+    """Copies of the parameters on a device."""
+    return {name: value.detach().to(device, copy=True) for name, value in parameters.items()}
 
 
 @torch.no_grad()

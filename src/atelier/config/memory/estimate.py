@@ -12,7 +12,7 @@ What is held all the time comes on top of each but the encoding of prompts:
 
 and what the family holds: its frozen parts, and a step's experience on this rank. ZeRO-2 shares
 gradients and optimizer among the ranks, ZeRO-3 weights too; with offload the optimizer and its
-gradients lie in main memory. Moving averages always do.
+gradients lie in main memory. Moving averages do, where they are not an adapter's.
 
 32-bit weights under autocast are cast to 16 bit, and a backward pass keeps the copies. It is an
 estimate to choose a machine by: the CUDA context and what the allocator cannot use come on top.
@@ -28,7 +28,13 @@ from atelier.config.facts.janus import JanusFacts
 from atelier.config.facts.qwen import QwenFacts
 from atelier.config.facts.read import Facts
 from atelier.config.memory.janus import janus_memory
-from atelier.config.memory.parts import engine, shards_of_optimizer, weights
+from atelier.config.memory.parts import (
+    copies_beside_trained,
+    copies_of_trained,
+    engine,
+    shards_of_optimizer,
+    weights,
+)
 from atelier.config.memory.qwen import qwen_memory
 from atelier.config.memory.sd3 import sd3_memory
 from atelier.config.schema import RunConfig
@@ -69,19 +75,18 @@ def estimate(config: RunConfig, facts: Facts, images: int, actions: int, ranks: 
     `actions` times. See the module."""
     trained = facts.trained(config)
     state, host = engine(config, trained, ranks)
-    average = {"moving average": 4 * trained} if config.train.ema.enabled else {}
-    if config.algorithm.keeps_behaviour:  # and the trained ones, while they are in their place
-        average["weights that sample"] = 8 * trained
+    kept = copies_of_trained(config, trained)
+    beside, average = (kept, {}) if copies_beside_trained(config) else ({}, kept)
     temporaries = 0 if host else 4 * trained // shards_of_optimizer(config, ranks)
-    kept = images * (2 if config.train.one_step_off else 1)
+    images *= 2 if config.train.one_step_off else 1
     if isinstance(facts, JanusFacts):
-        own = janus_memory(config, facts, kept, actions)
+        own = janus_memory(config, facts, images, actions)
     elif isinstance(facts, QwenFacts):
-        own = qwen_memory(config, facts, kept, actions)
+        own = qwen_memory(config, facts, images, actions)
     else:
-        own = sd3_memory(config, facts, kept, actions, ranks)
+        own = sd3_memory(config, facts, images, actions, ranks)
     return Memory(
-        held={**weights(config, facts, ranks), **own.held, **state},
+        held={**weights(config, facts, ranks), **own.held, **state, **beside},
         phases={**own.phases, "update": {"optimizer's temporaries": temporaries}},
         host={**host, **average},
         painter=own.painter,

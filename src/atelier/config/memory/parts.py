@@ -52,6 +52,23 @@ def engine(config: RunConfig, trained: int, ranks: int) -> tuple[Sizes, Sizes]:
     return (buckets, state) if config.launch.offload else ({**state, **buckets}, {})
 
 
+def copies_beside_trained(config: RunConfig) -> bool:
+    """Whether the average of the trained weights, and those that sample where they are others, are
+    on the device; else in main memory."""
+    return config.policy.trainable == "lora"
+
+
+def copies_of_trained(config: RunConfig, trained: int) -> Sizes:
+    """They: and the trained ones where these stay while others are in their place, or come from the
+    device to be averaged."""
+    sizes = {}
+    if config.train.ema.enabled:
+        sizes["moving average"] = 8 * trained
+    if config.algorithm.keeps_behaviour:
+        sizes["weights that sample"] = 8 * trained
+    return sizes
+
+
 def shards_of_optimizer(config: RunConfig, ranks: int) -> int:
     """Among how many ranks its state is shared out."""
     return ranks if _stage(config) else 1
