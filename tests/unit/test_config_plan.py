@@ -529,7 +529,7 @@ def test_memory_formula(model: Path) -> None:
     assert memory.phases["prompts"] == {"text encoders": 4 * 5}
     assert memory.at("prompts") == 4 * 5, "nothing else is loaded yet"
     assert memory.peak == max(memory.at(phase) for phase in memory.phases)
-    assert memory.host == {"moving average": 8 * 150}
+    assert memory.host == {"moving average": 8 * 150, "checkpoint": 4 * 4 * 150}
     assert plan(configured(f"policy.path={model}")).memory is not None
 
 

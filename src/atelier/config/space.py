@@ -15,6 +15,7 @@ from atelier.config.facts.janus import JanusFacts
 from atelier.config.facts.qwen import QwenFacts
 from atelier.config.facts.read import Facts
 from atelier.config.memory.janus import packed_bytes
+from atelier.config.memory.parts import tensors_of_a_checkpoint
 from atelier.config.memory.qwen import packed_completion_bytes
 from atelier.config.memory.sd3 import stored_latents
 from atelier.config.paths import runs_root
@@ -26,8 +27,7 @@ from atelier.disk import amount, free_bytes
 
 def checkpoint_bytes(config: RunConfig, facts: Facts) -> int:
     """One checkpoint."""
-    copies = 3 + config.train.ema.enabled + config.algorithm.keeps_behaviour
-    return 4 * facts.trained(config) * copies + _in_flight(config, facts)
+    return tensors_of_a_checkpoint(config, facts.trained(config)) + _in_flight(config, facts)
 
 
 def _in_flight(config: RunConfig, facts: Facts) -> int:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import shutil
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from atelier.config.memory.parts import copies_beside_trained
 from atelier.config.schema import RunConfig
@@ -33,6 +34,7 @@ from atelier.training.engines import Engine
 from atelier.training.experience import Collector, Experience
 from atelier.training.in_flight import read_experience, write_experience
 from atelier.training.journal import Journal
+from atelier.training.saving import Saving
 from atelier.training.weights import CPU, copies
 
 if TYPE_CHECKING:
@@ -57,6 +59,8 @@ class Session:
         self._beside = copies_beside_trained(config)
         self._place = world.device if self._beside else CPU
         self._restored_from: Path | None = None
+        self._fresh: nn.Module | None = None
+        self.saving = Saving()
 
     def start(self, engine: Engine, keeps_behaviour: bool = False) -> None:
         """Begin the averages at the weights the engine starts from.
@@ -137,36 +141,44 @@ class Session:
 
     def save(
         self, engine: Engine, policy: Policy, ahead: Experience | None, journal: Journal
-    ) -> Path:
-        """Collective: write a checkpoint, and prove that it loads into a fresh module.
+    ) -> None:
+        """Collective: copy what a checkpoint holds, and begin to write it: see `saving`.
 
         Args:
             ahead: the next step's images, where they are sampled already.
+
+        Raises:
+            CheckpointError, Stopped: the checkpoint before this one could not be written.
         """
+        self.saving.wait()
         weights, optimizer = engine.weights(), engine.optimizer_state()
         rng = self._world.gather(torch.get_rng_state())
         folder = journal.run.checkpoints
         in_flight = None if ahead is None else self._write_ahead(folder, ahead, policy)
-        if self._world.is_main:
-            # Before the offsets, or a resume from this very checkpoint would cut it off.
-            journal.event("checkpoint", self.step, folder=checkpoint_name(self.step))
-            metrics_offset, events_offset = journal.offsets()
-            state = LoopState(self.step, self.updates, self._digest, metrics_offset, events_offset)
-            ema = copies(self.ema.weights) if self.ema else None
-            behaviour = copies(self._behaviour) if self._behaviour else None
-            states = {f"rank-{rank}": value for rank, value in enumerate(rng)}
-            saved = save_checkpoint(
-                folder,
-                Checkpoint(state, weights, ema, optimizer, states, in_flight, behaviour),
-            )
-            try:
-                check_reload(saved, policy.fresh_module(), weights)
-            except CheckpointError:
-                shutil.rmtree(saved)  # a resumed run would take it up
-                raise
-            prune_checkpoints(folder, self._config.train.keep_checkpoints)
-        self._world.barrier()
-        return folder / checkpoint_name(self.step)
+        if not self._world.is_main:
+            return
+        # Before the offsets, or a resume from this very checkpoint would cut it off.
+        journal.event("checkpoint", self.step, folder=checkpoint_name(self.step))
+        metrics_offset, events_offset = journal.offsets()
+        state = LoopState(self.step, self.updates, self._digest, metrics_offset, events_offset)
+        ema = copies(self.ema.weights) if self.ema else None
+        behaviour = copies(self._behaviour) if self._behaviour else None
+        states = {f"rank-{rank}": value for rank, value in enumerate(rng)}
+        checkpoint = Checkpoint(state, weights, ema, optimizer, states, in_flight, behaviour)
+        if self._fresh is None:
+            self._fresh = policy.fresh_module()
+        self.saving.begin(partial(self._write, folder, checkpoint, self._fresh))
+
+    def _write(self, folder: Path, checkpoint: Checkpoint, fresh: nn.Module) -> None:
+        """Write it, and prove that it loads into a fresh module; then older ones may go."""
+        saved = save_checkpoint(folder, checkpoint)
+        try:
+            check_reload(saved, fresh, checkpoint.weights)
+        except CheckpointError:
+            shutil.rmtree(saved)  # a resumed run would take it up
+            raise
+        fresh.to("meta")  # without values again
+        prune_checkpoints(folder, self._config.train.keep_checkpoints)
 
     def _write_ahead(self, folder: Path, ahead: Experience, policy: Policy) -> Path:
         aside = folder / ".in-flight"

@@ -12,6 +12,7 @@ what was stored when they were sampled corrects for it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from atelier.algorithms.comparison import Comparison
@@ -30,6 +31,8 @@ from atelier.training.scores import comparison_metrics, truth_metrics
 from atelier.training.session import Session
 from atelier.training.updates import Learner
 
+WRITERS = 2  # threads that make PNGs of images while others are painted
+
 
 @dataclass
 class Trainer:
@@ -44,7 +47,14 @@ class Trainer:
     heldout_prompts: Sequence[Prompt]
 
     def run(self) -> None:
-        """Train from where the session stands to the last step."""
+        """Train from where the session stands to the last step, and leave all of it written."""
+        with self.session.saving:
+            self._run()
+            self.session.saving.wait()
+            self.world.barrier()  # ranks end together
+            self.journal.event("finished", self.config.train.steps)
+
+    def _run(self) -> None:
         train = self.config.train
         ahead: InFlight | Experience | None
         ahead = self.session.take_experience(self.collector)
@@ -65,7 +75,7 @@ class Trainer:
                 if isinstance(ahead, InFlight):  # its scores are saved with it
                     ahead = self._collect(ahead, watch)
                 self.session.save(self.learner.engine, self.learner.policy, ahead, self.journal)
-        self.journal.event("finished", train.steps)
+            self.session.saving.check()
 
     def _train_step(
         self, step: int, flight: InFlight | Experience | None, watch: Stopwatch
@@ -127,7 +137,11 @@ class Trainer:
         requests = image_requests(prompts, config)
         size = config.micro_batch_size
         chunks = range(0, len(requests), size)
-        with self.session.averaged_weights(self.learner.engine):
+        written: list[Future[None]] = []
+        with (
+            self.session.averaged_weights(self.learner.engine),
+            ThreadPoolExecutor(WRITERS, "evaluation") as writers,
+        ):
             for first in range(0, len(chunks), self.world.size):
                 number = first + self.world.rank
                 is_mine = number < len(chunks)
@@ -138,7 +152,10 @@ class Trainer:
                 made = self._evaluation_images(chunk)
                 if is_mine:
                     files = [one.file for one in chunk]
-                    write_images(folder, files, made.images, made.completions)
+                    told = (folder, files, made.images, made.completions)
+                    written.append(writers.submit(write_images, *told))
+        for one in written:
+            one.result()
         self.world.barrier()
         self.journal.event(
             "evaluation_images",

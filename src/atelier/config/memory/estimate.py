@@ -12,7 +12,8 @@ What is held all the time comes on top of each but the encoding of prompts:
 
 and what the family holds: its frozen parts, and a step's experience on this rank. ZeRO-2 shares
 gradients and optimizer among the ranks, ZeRO-3 weights too; with offload the optimizer and its
-gradients lie in main memory. Moving averages do, where they are not an adapter's.
+gradients lie in main memory. Moving averages do, where they are not an adapter's, and what a
+checkpoint is written from.
 
 32-bit weights under autocast are cast to 16 bit, and a backward pass keeps the copies. It is an
 estimate to choose a machine by: the CUDA context and what the allocator cannot use come on top.
@@ -33,6 +34,7 @@ from atelier.config.memory.parts import (
     copies_of_trained,
     engine,
     shards_of_optimizer,
+    tensors_of_a_checkpoint,
     weights,
 )
 from atelier.config.memory.qwen import qwen_memory
@@ -88,6 +90,6 @@ def estimate(config: RunConfig, facts: Facts, images: int, actions: int, ranks: 
     return Memory(
         held={**weights(config, facts, ranks), **own.held, **state, **beside},
         phases={**own.phases, "update": {"optimizer's temporaries": temporaries}},
-        host={**host, **average},
+        host={**host, **average, "checkpoint": tensors_of_a_checkpoint(config, trained)},
         painter=own.painter,
     )

@@ -69,6 +69,13 @@ def copies_of_trained(config: RunConfig, trained: int) -> Sizes:
     return sizes
 
 
+def tensors_of_a_checkpoint(config: RunConfig, trained: int) -> int:
+    """Bytes of what it holds of the trained weights: they, AdamW's moments, and their copies. It is
+    written from main memory while training goes on."""
+    copies = config.train.ema.enabled + config.algorithm.keeps_behaviour
+    return 4 * trained * (3 + copies)
+
+
 def shards_of_optimizer(config: RunConfig, ranks: int) -> int:
     """Among how many ranks its state is shared out."""
     return ranks if _stage(config) else 1

@@ -1,0 +1,64 @@
+"""Checkpoints are written beside training: one at a time, from copies that nobody changes."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from types import FrameType, TracebackType
+from typing import Any
+
+
+class Saving:
+    """A context that ends when nothing is being written any more, whatever ended it: the run's lock
+    is given up behind it. SIGTERM, too, waits for what is being written, and then ends the process
+    as it would have."""
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, "checkpoint")
+        self._writing: Future[None] | None = None
+        self._before: Any = None
+
+    def begin(self, write: Callable[[], None]) -> None:
+        """Call `write` in the background, when the one before has ended.
+
+        Raises:
+            what stopped that.
+        """
+        self.wait()
+        self._writing = self._thread.submit(write)
+
+    def check(self) -> None:
+        """Raise what stopped a write, if it has ended."""
+        if self._writing is not None and self._writing.done():
+            self.wait()
+
+    def wait(self) -> None:
+        """Until all is written; raise what stopped it, once."""
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()
+
+    def __enter__(self) -> Saving:
+        if threading.current_thread() is threading.main_thread():
+            self._before = signal.signal(signal.SIGTERM, self._end)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._thread.shutdown(wait=True)
+        if self._before is not None:
+            signal.signal(signal.SIGTERM, self._before)
+        if error is None:
+            self.wait()
+
+    def _end(self, number: int, frame: FrameType | None) -> None:
+        if self._writing is not None:
+            wait([self._writing])
+        signal.signal(number, self._before)
+        signal.raise_signal(number)
