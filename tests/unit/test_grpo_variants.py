@@ -266,6 +266,29 @@ def test_what_was_cut_off_counts_in_its_group_and_is_not_trained_on() -> None:
     assert metrics["rollout/longest"] == LENGTH > float(lengths.mean())
 
 
+def test_drift_is_of_what_is_trained_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the last update, in the order of its micro-batches."""
+    policy, seen = ToyCompletions(3), []
+    metrics = Grpo.drift_metrics
+    monkeypatch.setattr(
+        Grpo, "drift_metrics", lambda self, drift: seen.append(drift) or metrics(self, drift)
+    )
+    replay, replayed = policy.replay, []
+
+    def recorded(module, rollout, part, with_reference):
+        made = replay(module, rollout, part, with_reference)
+        gap = made.log_prob.detach() - rollout.old_log_probs[:, part.actions]
+        replayed.append(gap[rollout.trained(part) > 0])
+        return made
+
+    monkeypatch.setattr(policy, "replay", recorded)
+    learned(config(micro_batch=8), policy=policy)
+    assert len(seen) == 2
+    assert len(replayed) == 4
+    assert torch.equal(seen[1], torch.cat(replayed[2:]))
+    assert len(seen[1]) < 2 * 8 * LENGTH, "some was behind an end"
+
+
 class Pieces(ToyCompletions):
     """Replays a sequence in two passes."""
 

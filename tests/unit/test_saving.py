@@ -166,6 +166,15 @@ def test_a_checkpoint_that_cannot_be_written_stops_the_run(
     assert [row["step"] for row in run_trainer(tmp_path, settings)] == [*range(1, 9)]
 
 
+def test_every_step_looks_whether_a_write_was_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[int] = []
+    monkeypatch.setattr(Saving, "check", lambda self: looks.append(1))
+    run_trainer(tmp_path, config(steps=3, checkpoint_every=3))
+    assert len(looks) == 3
+
+
 def test_what_does_not_reload_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*arguments) -> None:
         raise module.CheckpointError("reloaded values differ")

@@ -276,6 +276,24 @@ def test_the_replay_gate_lets_no_nan_through(tmp_path: Path) -> None:
         run_trainer(tmp_path, config(), policy=Broken(0))
 
 
+class Unsaid(ToyTokenPolicy):
+    """Does not know how likely some of its actions were."""
+
+    def rollout(self, module, samples):
+        rollout = super().rollout(module, samples)
+        rollout.old_log_probs[::2, 0] = float("nan")
+        return rollout
+
+
+def test_what_was_not_said_when_sampling_is_computed_anew(tmp_path: Path) -> None:
+    said = config(steps=3)
+    recomputed = said.rollout.model_copy(update={"old_log_prob": "recompute"})
+    settings = said.model_copy(update={"rollout": recomputed})
+    history = run_trainer(tmp_path / "unsaid", settings, policy=Unsaid(settings.train.seed))
+    assert history == run_trainer(tmp_path / "said", settings)
+    assert all(row["ratio/rollout_gap_max"] == 0 for row in history)
+
+
 def test_weights_that_are_no_numbers_are_not_saved(tmp_path: Path) -> None:
     run_trainer(tmp_path, config(steps=5))
     folder = RunDirectory(tmp_path).checkpoints
