@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -70,11 +71,12 @@ def test_nobody_waits_for_the_average_but_who_wants_it(monkeypatch: pytest.Monke
     assert torch.equal(found[0]["b"], drawn(0)["b"].lerp(drawn(1)["b"], 1 - 0.1))
 
 
-def test_an_error_of_the_thread_is_that_of_the_average() -> None:
+@pytest.mark.parametrize("then", [lambda one: one.weights, lambda one: one.update(1, drawn(2))])
+def test_an_error_of_the_thread_is_that_of_the_average(then: Callable[[Ema], object]) -> None:
     average = Ema(EmaConfig(decay=0.9), drawn(0), in_background=True)
     average.update(0, {"a": torch.zeros(5, 3)})
     with pytest.raises(KeyError, match="b"):
-        _ = average.weights
+        then(average)
 
 
 @pytest.mark.parametrize("trainable", ["dit", "lora"])

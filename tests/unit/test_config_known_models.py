@@ -4,6 +4,7 @@ import math
 import os
 import re
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -166,11 +167,14 @@ def test_the_adapter_follows_the_configuration() -> None:
 def test_the_estimate_is_near_what_was_measured(
     overrides: list[str], phase: str, measured: float, apart: float
 ) -> None:
-    config = configured(*overrides)
+    """Of a micro-batch by itself: the benchmark keeps no average, and no other prompts."""
+    config = configured("policy.vae.dtype=float32", *overrides)
     facts = known_facts(config)
     assert facts is not None
     actions = plan(config).trained_actions
-    found = estimate(config, facts, config.rollout.micro_batch_size, actions, ranks=1).at(phase)
+    memory = estimate(config, facts, config.rollout.micro_batch_size, actions, ranks=1)
+    held = {**memory.held, "embeddings": 0, "moving average": 0}
+    found = replace(memory, held=held).at(phase)
     assert math.isclose(found / GIBIBYTE, measured, rel_tol=apart)
 
 
@@ -215,7 +219,7 @@ def test_what_makes_it_fit_comes_cheapest_first() -> None:
     assert lines[1:] == [
         "  fits with   --set policy.base_dtype=bfloat16: 23.7 GiB",
         "  fits with   --set rollout.micro_batch_size=4: 23.8 GiB",
-        "  fits with   --set policy.gradient_checkpointing=true: 18.3 GiB",
+        "  fits with   --set policy.gradient_checkpointing=true: 14.2 GiB",
     ]
 
 

@@ -17,7 +17,7 @@ from atelier.config.sections.data import DataConfig
 from atelier.config.sections.policy_parts import DTYPE_BYTES
 from atelier.disk import amount
 
-EMBEDDINGS_ON_DEVICE = 2**28  # bytes; the least recently used go first
+EMBEDDINGS_ON_DEVICE = 2**27  # bytes; the least recently used go first
 _GIGABYTE = 10**9
 
 
