@@ -7,7 +7,9 @@ Each variant is a space-separated list of overrides on top of --set; `recipe=NAM
 another recipe. Variants of equal data share their prompts; the base (--baseline) and every periodic
 evaluation are scored the same way, by the suite of the recipe. Writes curves.json and prints a
 table: the curve of --metric, images trained on a second of training (without evaluation), and
-seconds of training until the first metric reached --target. Needs neither Prefect nor MLflow.
+seconds of training until the first metric reached --target. A point of a curve has the means of
+every reward too, of the images trained on since the point before, as reward/NAME. Needs neither
+Prefect nor MLflow.
 """
 
 from __future__ import annotations
@@ -97,6 +99,26 @@ def seconds_to(
     return round(sum(row["time/step"] for row in rows[: reached[0]]), 1)
 
 
+def with_rewards(
+    curve: list[dict[str, float]], rows: list[dict[str, Any]]
+) -> list[dict[str, float]]:
+    """Points with the mean of each reward of the steps since the point before; the first, of the
+    untrained weights, with those of the first step."""
+    found, since = [], 0
+    for point in curve:
+        step = int(point["step"])
+        steps = rows[since:step] or rows[:1]
+        names = [one for one in steps[0] if one.startswith("reward/") and one.endswith("/mean")]
+        means = {
+            name.removesuffix("/mean"): sum(row[name] for row in steps) / len(steps)
+            for name in names
+            if all(name in row for row in steps)
+        }
+        found.append({**point, **means})
+        since = step
+    return found
+
+
 def split_variant(variant: str, recipe: str) -> tuple[str, list[str]]:
     """A variant's recipe and overrides."""
     parts = variant.split()
@@ -148,10 +170,11 @@ def run_variant(
     seconds = time.monotonic() - started
     told = [one for _, one in read_json_lines(run.events) if one["event"] == "evaluation_images"]
     folders = [run.train / one["folder"] for one in told]  # those with all their images
-    curve = list(scorers.map(score, [run] * len(folders), folders))
     rows = [row for _, row in read_json_lines(run.metrics)]
+    curve = with_rewards(list(scorers.map(score, [run] * len(folders), folders)), rows)
     images = config.train.prompts_per_step * config.rollout.group_size
     return {
+        "run": run.root.name,
         "recipe": recipe,
         "overrides": overrides,
         "images_per_second": round(images * len(rows) / sum(row["time/step"] for row in rows), 2)
