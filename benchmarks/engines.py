@@ -6,7 +6,7 @@
 Each way is a run of its own by `atelier stage`, which starts torchrun as the flow does. With more
 ranks a step has as many more prompts, so each rank has the same work (weak scaling). Prints a line
 of JSON each: seconds of a step and samples a second (medians, without the first step), peak memory
-of a rank, and at equal ranks how far losses and gradient norm of each step are from DDP's. At the end
+of a rank, and at equal ranks how far losses and gradient norm of each step are from DDP's. At last
 the run with --export is exported, converted to a file for fine-tuning and read back.
 """
 
