@@ -129,9 +129,11 @@ def worked(profiler: profile, device: DeviceType) -> list[Interval]:
     """
     begun = time.time_ns() - time.perf_counter_ns()  # recorded is the time of day
     assert profiler.profiler is not None
+    recorded = profiler.profiler.kineto_results
+    assert recorded is not None  # it is over
     return [
         Interval((one.start_ns() - begun) / 1e9, (one.start_ns() + one.duration_ns() - begun) / 1e9)
-        for one in profiler.profiler.kineto_results.events()
+        for one in recorded.events()
         if one.device_type() == device
         and not one.is_user_annotation()
         and not one.name().startswith(_WAITING)

@@ -16,8 +16,8 @@ and arithmetic in float16 (on a CPU float32), and the case's:
     window   three steps trained, no guidance, no KL
 
 OCR scores where rapidocr is installed; the size as JPEG always. Needs neither Prefect nor MLflow.
-Prints a line of JSON a run and a table, whose columns --page explains. Runs of before in DIR are
-removed.
+Prints a line of JSON a run and a table, whose columns --page explains. Its runs of before in
+DIR are removed.
 """
 
 from __future__ import annotations
@@ -60,6 +60,7 @@ from benchmarks.timing import GIBIBYTE
 
 PAGES = Path(__file__).parent / "pages"
 PEAK_REPEATS = 3
+RUNS = "speed-runs"  # and not "runs": --out may be where those of the product are
 
 
 def model_folder(options: argparse.Namespace) -> Path:
@@ -81,7 +82,7 @@ def measured(
     """Train a case; figures of its timed steps."""
     config = setting.config(case, way)
     planned = plan(config)
-    run = prepared(options.out / "runs" / f"{case}-{way}", config)
+    run = prepared(options.out / RUNS / f"{case}-{way}", config)
     profiler = StepProfiler(setting.steps) if options.idle else None
     run.train.mkdir(parents=True)
     with (run.train / "trainer.log").open("w") as log, redirect_stdout(log):
@@ -186,7 +187,7 @@ def main(words: Sequence[str] | None = None) -> None:
     telemetry.off_by_default()
     options = arguments_of(words)
     size = SIZES[options.size]
-    shutil.rmtree(options.out / "runs", ignore_errors=True)
+    shutil.rmtree(options.out / RUNS, ignore_errors=True)
     steps = 1 + options.steps + options.idle
     given = options.device, options.rank, steps, options.overrides
     setting = Setting(size, model_folder(options), *given)

@@ -128,7 +128,15 @@ import sys
 sys.modules.update(dict.fromkeys(("prefect", "mlflow", "rapidocr")))
 from benchmarks import speed_cases, trainer_speed
 speed_cases.find_spec = lambda name: None
+
+train, watches = trainer_speed.train, []
+
+def looked_on(config, run, around):
+    train(config, run, lambda watch: watches.append(watch) or around(watch))
+
+trainer_speed.train = looked_on
 trainer_speed.main(sys.argv[1:])
+print(*({one.phase for one in each.spans} >= {"rollout", "score", "update"} for each in watches))
 """
 SMALL = ("--size", "small", "--device", "cpu", "--rank", "4", "--steps", "1", "--cases", "cfg_kl")
 
@@ -151,7 +159,7 @@ def test_the_trainer_itself_is_measured(made) -> None:
     assert known["rewards"] == "jpeg_compressibility"
     assert [(one["case"], one["way"]) for one in found] == [("cfg_kl", "stock"), ("cfg_kl", "fast")]
     for one in found:
-        run = out / "runs" / f"cfg_kl-{one['way']}"
+        run = out / "speed-runs" / f"cfg_kl-{one['way']}"
         steps = [
             json.loads(line) for line in (run / "train/metrics.jsonl").read_text().splitlines()
         ]
@@ -163,6 +171,7 @@ def test_the_trainer_itself_is_measured(made) -> None:
         assert one["sample_steps_per_second"] == pytest.approx(8 * 3 / timed["time/update"])
         assert one["gap"]["max"] == timed["ratio/rollout_gap_max"] < 1e-3
         assert "step    2/2" in (run / "train/trainer.log").read_text()
+    assert said[-1] == "True True True True", "a profiler sees all phases of every step"
     stock, fast = found
     ratio = stock["seconds"]["update"] / fast["seconds"]["update"]
     assert fast["gains"]["update"] == pytest.approx(ratio)
@@ -175,7 +184,7 @@ def test_a_run_ends_in_a_table_and_a_page(made) -> None:
     assert len(rows) == 2
     (written,) = (out / "pages").iterdir()
     text = written.read_text()
-    assert said[-1] == str(written)
+    assert said[-2] == str(written)
     assert all(line in text for line in rows)
     assert str(out) not in text, "where it was measured is nobody's business"
 
