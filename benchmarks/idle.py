@@ -99,6 +99,9 @@ class StepProfiler:
     Attributes:
         step: which of them, from 1.
         found: what `waiting` says of it, once it is over.
+
+    Raises:
+        RuntimeError: nothing of the GPU was recorded.
     """
 
     step: int
@@ -118,7 +121,13 @@ class StepProfiler:
             yield
             torch.cuda.synchronize()
             window = Interval(start, time.perf_counter())
-        self.found = waiting(worked(profiler, DeviceType.CUDA), window, watch.spans)
+        busy = worked(profiler, DeviceType.CUDA)
+        if not busy:  # which would pass for a GPU that only waits
+            raise RuntimeError(
+                "the profiler saw nothing of the GPU: it needs CUPTI, and that no other profiler "
+                "runs; leave out --idle"
+            )
+        self.found = waiting(busy, window, watch.spans)
 
 
 def worked(profiler: profile, device: DeviceType) -> list[Interval]:

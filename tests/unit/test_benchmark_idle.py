@@ -22,6 +22,7 @@ from benchmarks.idle import (
     worked,
 )
 
+CPU = ProfilerActivity.CPU
 WINDOW = Interval(10.0, 20.0)
 # Before the window and into it; two that overlap, one inside another; two that touch; one after it.
 BUSY = [
@@ -81,7 +82,7 @@ def test_no_more_gaps_are_told_than_the_longest() -> None:
 def test_what_a_profiler_notes_lies_in_the_phase_it_was_done_in() -> None:
     """Both clocks are one: of a computation between two pauses, by a stopwatch and a profiler."""
     watch = Stopwatch()
-    with profile(activities=[ProfilerActivity.CPU]) as profiler:
+    with profile(activities=[CPU]) as profiler:
         time.sleep(0.05)
         with watch("update"):
             one = torch.ones(600, 600) @ torch.ones(600, 600)
@@ -95,6 +96,13 @@ def test_what_a_profiler_notes_lies_in_the_phase_it_was_done_in() -> None:
     assert worked(profiler, DeviceType.CUDA) == []
 
 
+def test_a_profiler_that_saw_nothing_is_no_idle_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(idle, "profile", lambda activities: profile(activities=[CPU]))
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    with pytest.raises(RuntimeError, match="saw nothing"), StepProfiler(1)(Stopwatch()):
+        torch.ones(2) + 1
+
+
 def test_one_step_is_profiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a profiler of the CPU in the place of the GPU's."""
     begun = []
@@ -102,7 +110,7 @@ def test_one_step_is_profiled(monkeypatch: pytest.MonkeyPatch) -> None:
     def of_the_cpu(activities):
         assert activities == [ProfilerActivity.CUDA]
         begun.append(len(steps))
-        return profile(activities=[ProfilerActivity.CPU])
+        return profile(activities=[CPU])
 
     monkeypatch.setattr(idle, "profile", of_the_cpu)
     monkeypatch.setattr(idle, "worked", lambda profiler, _: worked(profiler, DeviceType.CPU))
