@@ -34,7 +34,6 @@ import diffusers
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.flop_counter import FlopCounterMode
 
 from atelier.algorithms.policy_loss import clipped_policy_loss
 from atelier.config.schema import RunConfig
@@ -42,6 +41,7 @@ from atelier.data.prompts import Prompt
 from atelier.policies.base import Part, Rollout, Sample
 from atelier.policies.sd3.conditions import Conditions
 from atelier.policies.sd3.policy import SD3Policy
+from benchmarks.arithmetic import Arithmetic, arithmetic, square_product_rate
 from benchmarks.sd3_shape import SHAPES, Shape, build_transformer, build_vae
 from benchmarks.timing import Meter, timed
 
@@ -189,34 +189,8 @@ def bench(way: Way, size: Size, guidance: float, options: argparse.Namespace) ->
     return Bench(policy, samples, guidance, options.repeats)
 
 
-def arithmetic(size: Size) -> tuple[int, int]:
-    """Operations of a row: of a forward pass, and with the backward pass that adapters need."""
-    shape, side = size.shape, size.latents
-    with torch.device("meta"):
-        transformer = build_transformer(shape).requires_grad_(False)
-        x = torch.empty(1, shape.latent_channels, side, side, requires_grad=True)
-        told = (
-            torch.empty(1, size.tokens, shape.text_width),
-            torch.empty(1, sum(shape.clip_widths)),
-        )
-        with FlopCounterMode(display=False) as counter:
-            velocity = transformer(x, *told, torch.empty(1), return_dict=False)[0]
-            forward = counter.get_total_flops()
-            velocity.sum().backward()
-    return forward, counter.get_total_flops()
-
-
-def peak_rate(size: Size, options: argparse.Namespace) -> float:
-    """Operations a second of a square product."""
-    device, side = torch.device(options.device), size.product
-    one = torch.randn(side, side, device=device, dtype=getattr(torch, options.dtype))
-    seconds, _ = timed(lambda: [one @ one for _ in range(10)], Meter(device), options.repeats)
-    return 10 * 2 * side**3 / seconds
-
-
-def speeds(one: Bench, work: tuple[int, int], peak: float) -> Iterator[Facts]:
+def speeds(one: Bench, work: Arithmetic, peak: float) -> Iterator[Facts]:
     """Of a rollout, and of a step of a micro-batch that is trained, in the middle of it."""
-    forward, both = work
     count, rows = len(one.samples), len(one.samples) * (1 if one.guidance == 1 else 2)
     meter, rollout = Meter(one.device), one.rollout()
     steps = len(rollout.record["schedule"].steps)
@@ -224,7 +198,7 @@ def speeds(one: Bench, work: tuple[int, int], peak: float) -> Iterator[Facts]:
     yield {
         "phase": "rollout",
         "images_per_second": count / seconds,
-        "share_of_peak": rows * steps * forward / seconds / peak,
+        "share_of_peak": rows * steps * work.forward / seconds / peak,
         "peak_gib": memory,
     }
     for with_reference in (False, True):
@@ -233,7 +207,7 @@ def speeds(one: Bench, work: tuple[int, int], peak: float) -> Iterator[Facts]:
             one.update(rollout, rollout.actions // 2, reference)
 
         seconds, memory = timed(update, meter, one.repeats)
-        operations = rows * (both + (forward if with_reference else 0))
+        operations = rows * (work.both + (work.forward if with_reference else 0))
         yield {
             "phase": "train",
             "reference": with_reference,
@@ -260,7 +234,9 @@ def results(options: argparse.Namespace) -> Iterator[Facts]:
     name = torch.cuda.get_device_name() if on_gpu else "cpu"
     yield {"device": name, "torch": torch.__version__, "diffusers": diffusers.__version__}
     yield {"size": options.size, "dtype": options.dtype, "rows": options.rows}
-    work, peak = arithmetic(size), peak_rate(size, options)
+    work = arithmetic(size.shape, size.latents, size.tokens)
+    dtype, device = getattr(torch, options.dtype), torch.device(options.device)
+    peak = square_product_rate(size.product, dtype, device, options.repeats)
     yield {"phase": "matmul", "teraflops": peak / 1e12}
     for guidance in options.guidance:
         answers: dict[Way, tuple[Tensor, Tensor]] = {}

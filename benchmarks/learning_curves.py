@@ -1,6 +1,6 @@
 """Held-out learning curves of many small runs, side by side on one machine.
 
-    python benchmarks/learning_curves.py --out DIR --parallel 8 --recipe tiny/flow-grpo-fast \
+    python -m benchmarks.learning_curves --out DIR --parallel 8 --recipe tiny/flow-grpo-fast \
         --set launch.device=cuda --variant train.learning_rate=2e-5 --variant "train.seed=2 ..."
 
 Each variant is a space-separated list of overrides on top of --set; `recipe=NAME` among them takes
@@ -28,9 +28,8 @@ from pathlib import Path
 from typing import Any
 
 from atelier.config.plan import plan
-from atelier.config.resolve import load_stage_config, resolve, write_stage_configs
+from atelier.config.resolve import load_stage_config, resolve
 from atelier.config.schema import RunConfig
-from atelier.data.prepare import prepare
 from atelier.data.prompts import read_prompts
 from atelier.evaluation.evaluate import evaluate, score_folder
 from atelier.evaluation.judging import suite_judge
@@ -38,6 +37,7 @@ from atelier.evaluation.results import Evaluation
 from atelier.rewards.registry import reachable_judges
 from atelier.tracking.events import read_json_lines
 from atelier.tracking.run_directory import RunDirectory
+from benchmarks.prepared_runs import prepared
 
 
 def baseline(root: Path, recipe: str, overrides: list[str], device: str) -> dict[str, float]:
@@ -45,7 +45,8 @@ def baseline(root: Path, recipe: str, overrides: list[str], device: str) -> dict
     from atelier.evaluation.requests import image_requests
     from atelier.policies.registry import load_policy
 
-    run, config = prepared(root, recipe, overrides, 99), resolve(recipe, overrides)
+    config = resolve(recipe, overrides)
+    run = prepared(root / "run-99", config)
     policy = load_policy(config, device)
     prompts = read_prompts(run.data / "heldout.parquet")[: config.evaluation.periodic_prompts]
     requests = image_requests(prompts, config.evaluation)
@@ -69,14 +70,6 @@ def _means(evaluation: Evaluation) -> dict[str, float]:
 
 def _asked(config: RunConfig) -> list[str]:
     return [] if config.evaluation.judge is None else [config.evaluation.judge]
-
-
-def prepared(root: Path, recipe: str, overrides: list[str], number: int) -> RunDirectory:
-    run = RunDirectory(root / f"run-{number:02d}")
-    config = resolve(recipe, overrides)
-    write_stage_configs(config, run)
-    prepare(config.data, run.data)
-    return run
 
 
 def score(run: RunDirectory, folder: Path) -> dict[str, float]:
@@ -152,8 +145,8 @@ def run_variant(
 ) -> dict[str, Any]:
     """Train and score one variant; variants take turns on the GPUs."""
     visible = {"CUDA_VISIBLE_DEVICES": str(number % options.gpus)} if options.gpus else {}
-    run = prepared(root, recipe, overrides, number)
     config = resolve(recipe, overrides)
+    run = prepared(root / f"run-{number:02d}", config)
     trainer = ["-m", "atelier.training"]
     if config.launch.processes > 1:
         ranks = ["--nproc-per-node", str(config.launch.processes), "atelier.training"]

@@ -11,7 +11,8 @@ what was stored when they were sampled corrects for it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from atelier.algorithms.comparison import Comparison
@@ -30,6 +31,9 @@ from atelier.training.scores import comparison_metrics, truth_metrics
 from atelier.training.session import Session
 from atelier.training.updates import Learner
 
+Around = Callable[[Stopwatch], AbstractContextManager[object]]
+"""What each step is done inside of, by its stopwatch: somebody who looks on, say a profiler."""
+
 
 @dataclass
 class Trainer:
@@ -42,6 +46,7 @@ class Trainer:
     journal: Journal
     world: World
     heldout_prompts: Sequence[Prompt]
+    around: Around = nullcontext
 
     def run(self) -> None:
         """Train from where the session stands to the last step."""
@@ -55,7 +60,8 @@ class Trainer:
             )
         for step in range(self.session.step + 1, train.steps + 1):
             watch = Stopwatch()
-            ahead, metrics = self._train_step(step, ahead, watch)
+            with self.around(watch):
+                ahead, metrics = self._train_step(step, ahead, watch)
             self.session.step = step
             used = {**watch.seconds(), **peak_memory(self.world)}
             self.journal.step(step, train.steps, {**metrics, **used})
