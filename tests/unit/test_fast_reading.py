@@ -32,8 +32,8 @@ def transformer(fast: bool, second: bool = False) -> SD3Transformer2DModel:
 
 
 def add_second(model: SD3Transformer2DModel) -> None:
-    """On fewer layers than the first; both are on."""
-    config = LoraConfig(r=2, lora_alpha=4, target_modules=["attn.to_q", "attn.to_v", "ff.net.2"])
+    """On fewer layers than the first, with the same scale; both are on."""
+    config = LoraConfig(r=2, lora_alpha=6, target_modules=["attn.to_q", "attn.to_v", "ff.net.2"])
     model.add_adapter(config, "second")
     model.set_adapter(["default", "second"])
 
@@ -153,6 +153,22 @@ def one_layer_switched_off(model: SD3Transformer2DModel) -> None:
     model.transformer_blocks[0].attn.to_k.enable_adapters(False)
 
 
+def quietly(change: Callable[[SD3Transformer2DModel], None], model: SD3Transformer2DModel) -> None:
+    """Without what peft does with `requires_grad` besides."""
+    flags = {name: one.requires_grad for name, one in model.named_parameters()}
+    change(model)
+    for name, one in model.named_parameters():
+        one.requires_grad_(flags[name])
+
+
+def switched_off_quietly(model: SD3Transformer2DModel) -> None:
+    quietly(switched_off, model)
+
+
+def chosen_quietly(model: SD3Transformer2DModel) -> None:
+    quietly(adapter_chosen, model)
+
+
 def removed(model: SD3Transformer2DModel) -> None:
     model.unload_lora()
 
@@ -170,6 +186,8 @@ CHANGES = [
     rescaled,
     switched_off,
     one_layer_switched_off,
+    switched_off_quietly,
+    chosen_quietly,
     removed,
 ]
 
@@ -178,7 +196,7 @@ CHANGES = [
 def test_whatever_changes_it_computes_what_stock_computes(
     change: Callable[[SD3Transformer2DModel], None],
 ) -> None:
-    second = change in (adapter_chosen, two_chosen)
+    second = change in (adapter_chosen, two_chosen, chosen_quietly)
     stock, fast = (transformer(fast=one, second=second) for one in (False, True))
     before = velocity(fast)
     for model in (stock, fast):
