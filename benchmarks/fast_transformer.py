@@ -12,7 +12,8 @@ replay. No text encoder, autoencoder, reward or optimizer is in any figure. A li
                  micro-batch at a step; `reference`: and a forward with the adapter off, for the KL
     replay       |ratio - 1| of a rollout that is replayed before any update
     equivalence  fast against stock: error of the velocity and of the gradient of all adapters, by
-                 the norms of stock's, and the cosine of both gradients
+                 the norms of stock's, and the cosine of both gradients; and the errors of either
+                 way against stock in float32 with the same weights, which say who is nearer
 
 A share of the peak counts the arithmetic of the transformer itself: nothing for adapters, nor for
 what is computed again. With guidance a micro-batch has half the samples and as many rows. Seconds
@@ -23,7 +24,6 @@ most, weights included.
 from __future__ import annotations
 
 import argparse
-import gc
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -39,6 +39,7 @@ from atelier.algorithms.policy_loss import clipped_policy_loss
 from atelier.config.schema import RunConfig
 from atelier.data.prompts import Prompt
 from atelier.policies.base import Part, Rollout, Sample
+from atelier.policies.freeing import give_back
 from atelier.policies.sd3.conditions import Conditions
 from atelier.policies.sd3.policy import SD3Policy
 from benchmarks.arithmetic import Arithmetic, arithmetic, square_product_rate
@@ -47,6 +48,9 @@ from benchmarks.timing import Meter, timed
 
 Way = Literal["stock", "fast"]
 Facts = dict[str, object]
+Answer = tuple[Tensor, Tensor]
+"""A velocity, and the gradient of all adapters."""
+
 CLIP_RANGE = 1e-4
 PROMPT = Prompt(0, 0, "a sign that says SUN", {})
 
@@ -70,17 +74,24 @@ SIZES = {
 
 
 class RandomEmbeddings:
-    """In the place of text encoders."""
+    """In the place of text encoders. Those of a text are made once, for making them takes longer
+    than a step of a rollout."""
 
     def __init__(self, size: Size, device: torch.device) -> None:
         self._size, self._device = size, device
+        self._made: dict[str, tuple[Tensor, Tensor]] = {}
 
     def encode(self, texts: Sequence[str]) -> Conditions:
-        shape = self._size.shape
-        rows = [torch.Generator().manual_seed(len(one)) for one in texts]
-        tokens = [torch.randn(self._size.tokens, shape.text_width, generator=one) for one in rows]
-        pooled = [torch.randn(sum(shape.clip_widths), generator=one) for one in rows]
-        return Conditions(*(torch.stack(each).to(self._device) for each in (tokens, pooled)))
+        for one in {*texts} - self._made.keys():
+            self._made[one] = self._random(one)
+        tokens, pooled = zip(*(self._made[one] for one in texts), strict=True)
+        return Conditions(torch.stack(tokens), torch.stack(pooled))
+
+    def _random(self, text: str) -> tuple[Tensor, Tensor]:
+        shape, generator = self._size.shape, torch.Generator().manual_seed(len(text))
+        tokens = torch.randn(self._size.tokens, shape.text_width, generator=generator)
+        pooled = torch.randn(sum(shape.clip_widths), generator=generator)
+        return tokens.to(self._device), pooled.to(self._device)
 
 
 class UndecodedPolicy(SD3Policy):
@@ -131,7 +142,7 @@ class Bench:
         gap = (torch.cat(replays, dim=1) - rollout.old_log_probs).exp().sub(1).abs()
         return {"mean": float(gap.mean()), "max": float(gap.max())}
 
-    def answer(self) -> tuple[Tensor, Tensor]:
+    def answer(self) -> Answer:
         """The velocity of fixed latents, and the gradient of all adapters, on the CPU."""
         x = self.policy.noise(range(len(self.samples)))[:, 0]
         conditions = self.policy.encode([one.prompt for one in self.samples], self.guidance)
@@ -145,18 +156,26 @@ class Bench:
         return found
 
 
-def bench(way: Way, size: Size, guidance: float, options: argparse.Namespace) -> Bench:
-    """The same weights each time; adapters that do something."""
-    device = torch.device(options.device)
+def bench(
+    way: Way, size: Size, guidance: float, options: argparse.Namespace, exact: bool = False
+) -> Bench:
+    """The same weights each time; adapters that do something.
+
+    Args:
+        exact: whether it computes in float32, with the weights that options.dtype can hold;
+            activations, which are larger then, are recomputed.
+    """
+    device, held = torch.device(options.device), getattr(torch, options.dtype)
+    dtype = "float32" if exact else options.dtype
     count = options.rows // (1 if guidance == 1 else 2)
     config = RunConfig.model_validate(
         {
             "policy": {
                 "trainable": "lora",
-                "dtype": options.dtype,
-                "base_dtype": options.dtype,
+                "dtype": dtype,
+                "base_dtype": dtype,
                 "resolution": size.resolution,
-                "gradient_checkpointing": options.checkpointing,
+                "gradient_checkpointing": options.checkpointing or exact,
                 "transformer": way,
                 "compile": options.compile,
             },
@@ -172,7 +191,7 @@ def bench(way: Way, size: Size, guidance: float, options: argparse.Namespace) ->
     )
     torch.manual_seed(0)
     with device:
-        transformer = build_transformer(size.shape).to(getattr(torch, options.dtype))
+        transformer = build_transformer(size.shape).to(getattr(torch, dtype))
     narrow = replace(size.shape, vae_channels=(32,) * len(size.shape.vae_channels))
     pipeline = SimpleNamespace(
         transformer=transformer,
@@ -180,6 +199,8 @@ def bench(way: Way, size: Size, guidance: float, options: argparse.Namespace) ->
         scheduler=diffusers.FlowMatchEulerDiscreteScheduler(shift=3.0),
     )
     policy = UndecodedPolicy(pipeline, RandomEmbeddings(size, device), config, device)
+    for one in policy.module.parameters():
+        one.data = one.data.to(held).to(one.dtype)
     generator = torch.Generator().manual_seed(0)
     for name, one in policy.trainable().items():
         if "lora_B" in name:
@@ -218,13 +239,25 @@ def speeds(one: Bench, work: Arithmetic, peak: float) -> Iterator[Facts]:
     yield {"phase": "replay", **one.gap(rollout)}
 
 
-def equivalence(stock: tuple[Tensor, Tensor], fast: tuple[Tensor, Tensor]) -> Facts:
-    """Of velocities and gradients."""
+def errors(found: Answer, expected: Answer) -> tuple[float, float]:
+    """Of the velocity and of the gradient, by the norms of what is expected."""
     velocity, gradient = (
-        float((b - a).norm() / a.norm()) for a, b in zip(stock, fast, strict=True)
+        float((a - b).norm() / b.norm()) for a, b in zip(found, expected, strict=True)
     )
+    return velocity, gradient
+
+
+def equivalence(stock: Answer, fast: Answer, exact: Answer) -> Facts:
+    """Of fast and stock, and of either and what is exact."""
     cosine = torch.nn.functional.cosine_similarity(stock[1].double(), fast[1].double(), dim=0)
-    return {"velocity": velocity, "gradient": gradient, "gradient_cosine": float(cosine)}
+    facts: Facts = {}
+    for prefix, found, expected in (
+        ("", fast, stock),
+        ("stock_error_", stock, exact),
+        ("fast_error_", fast, exact),
+    ):
+        facts[f"{prefix}velocity"], facts[f"{prefix}gradient"] = errors(found, expected)
+    return {**facts, "gradient_cosine": float(cosine)}
 
 
 def results(options: argparse.Namespace) -> Iterator[Facts]:
@@ -239,7 +272,7 @@ def results(options: argparse.Namespace) -> Iterator[Facts]:
     peak = square_product_rate(size.product, dtype, device, options.repeats)
     yield {"phase": "matmul", "teraflops": peak / 1e12}
     for guidance in options.guidance:
-        answers: dict[Way, tuple[Tensor, Tensor]] = {}
+        answers: dict[Way, Answer] = {}
         ways: tuple[Way, ...] = ("stock", "fast")
         for way in ways:
             one = bench(way, size, guidance, options)
@@ -247,10 +280,10 @@ def results(options: argparse.Namespace) -> Iterator[Facts]:
             for facts in speeds(one, work, peak):
                 yield {"guidance": guidance, "way": way, **facts}
             del one
-            gc.collect()
-            if on_gpu:
-                torch.cuda.empty_cache()
-        found = equivalence(answers["stock"], answers["fast"])
+            give_back(torch.device(options.device))
+        exact = bench("stock", size, guidance, options, exact=True).answer()
+        give_back(torch.device(options.device))
+        found = equivalence(answers["stock"], answers["fast"], exact)
         yield {"guidance": guidance, "phase": "equivalence", **found}
 
 

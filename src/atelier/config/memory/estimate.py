@@ -72,7 +72,9 @@ def estimate(config: RunConfig, facts: Facts, images: int, actions: int, ranks: 
     average = {"moving average": 4 * trained} if config.train.ema.enabled else {}
     if config.algorithm.keeps_behaviour:  # and the trained ones, while they are in their place
         average["weights that sample"] = 8 * trained
-    temporaries = 0 if host else 4 * trained // shards_of_optimizer(config, ranks)
+    # The fused AdamW of DDP needs none; DeepSpeed lays gradients together.
+    sharded = 0 if host else 4 * trained // shards_of_optimizer(config, ranks)
+    temporaries = sharded if config.launch.engine == "deepspeed" else 0
     kept = images * (2 if config.train.one_step_off else 1)
     if isinstance(facts, JanusFacts):
         own = janus_memory(config, facts, kept, actions)

@@ -29,6 +29,10 @@ class Conditions:
             torch.cat([unconditional.pooled, self.pooled]),
         )
 
+    def repeated(self, count: int) -> Conditions:
+        """Of one prompt, as many times. They share its memory."""
+        return Conditions(self.embeddings.expand(count, -1, -1), self.pooled.expand(count, -1))
+
 
 class PromptEncoder(CachedEncoder):
     """Text encoders behind a cache."""
