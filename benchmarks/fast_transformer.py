@@ -12,7 +12,8 @@ replay. No text encoder, autoencoder, reward or optimizer is in any figure. A li
                  micro-batch at a step; `reference`: and a forward with the adapter off, for the KL
     replay       |ratio - 1| of a rollout that is replayed before any update
     equivalence  fast against stock: error of the velocity and of the gradient of all adapters, by
-                 the norms of stock's, and the cosine of both gradients
+                 the norms of stock's, and the cosine of both gradients; and the errors of either
+                 way against stock in float32 with the same weights, which say who is nearer
 
 A share of the peak counts the arithmetic of the transformer itself: nothing for adapters, nor for
 what is computed again. With guidance a micro-batch has half the samples and as many rows. Seconds
@@ -23,7 +24,6 @@ most, weights included.
 from __future__ import annotations
 
 import argparse
-import gc
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -33,20 +33,25 @@ from typing import Literal
 import diffusers
 import torch
 from torch import Tensor
-from torch.utils.flop_counter import FlopCounterMode
 
 from atelier.algorithms.policy_loss import clipped_policy_loss
 from atelier.config.schema import RunConfig
 from atelier.data.prompts import Prompt
 from atelier.policies.base import Part, Rollout, Sample
+from atelier.policies.embedding_cache import Embedding
+from atelier.policies.freeing import give_back
 from atelier.policies.grey_levels import GreyLevels
 from atelier.policies.sd3.conditions import Conditions
 from atelier.policies.sd3.policy import SD3Policy
+from benchmarks.arithmetic import Arithmetic, arithmetic, square_product_rate
 from benchmarks.sd3_shape import SHAPES, Shape, build_transformer, build_vae
 from benchmarks.timing import Meter, timed
 
 Way = Literal["stock", "fast"]
 Facts = dict[str, object]
+Answer = tuple[Tensor, Tensor]
+"""A velocity, and the gradient of all adapters."""
+
 CLIP_RANGE = 1e-4
 PROMPT = Prompt(0, 0, "a sign that says SUN", {})
 
@@ -70,19 +75,23 @@ SIZES = {
 
 
 class RandomEmbeddings:
-    """In the place of text encoders."""
+    """In the place of text encoders. Those of a text are made once, for making them takes longer
+    than a step of a rollout."""
 
     def __init__(self, size: Size, device: torch.device) -> None:
         self._size, self._device = size, device
+        self._made: dict[str, Embedding] = {}
 
     def encode(self, texts: Sequence[str]) -> Conditions:
-        shape = self._size.shape
-        rows = [torch.Generator().manual_seed(len(one)) for one in texts]
-        tokens = [torch.randn(self._size.tokens, shape.text_width, generator=one) for one in rows]
-        pooled = [torch.randn(sum(shape.clip_widths), generator=one) for one in rows]
-        pairs = zip(tokens, pooled, strict=True)
-        named = [{"embedding": each, "pooled": one} for each, one in pairs]
-        return Conditions([{k: v.to(self._device) for k, v in one.items()} for one in named])
+        for one in {*texts} - self._made.keys():
+            self._made[one] = self._random(one)
+        return Conditions([self._made[one] for one in texts])
+
+    def _random(self, text: str) -> Embedding:
+        shape, generator = self._size.shape, torch.Generator().manual_seed(len(text))
+        tokens = torch.randn(self._size.tokens, shape.text_width, generator=generator)
+        pooled = torch.randn(sum(shape.clip_widths), generator=generator)
+        return {"embedding": tokens.to(self._device), "pooled": pooled.to(self._device)}
 
 
 class UndecodedPolicy(SD3Policy):
@@ -133,7 +142,7 @@ class Bench:
         gap = (torch.cat(replays, dim=1) - rollout.old_log_probs).exp().sub(1).abs()
         return {"mean": float(gap.mean()), "max": float(gap.max())}
 
-    def answer(self) -> tuple[Tensor, Tensor]:
+    def answer(self) -> Answer:
         """The velocity of fixed latents, and the gradient of all adapters, on the CPU."""
         x = self.policy.noise(range(len(self.samples)))[:, 0]
         conditions = self.policy.encode([one.prompt for one in self.samples], self.guidance)
@@ -147,18 +156,26 @@ class Bench:
         return found
 
 
-def bench(way: Way, size: Size, guidance: float, options: argparse.Namespace) -> Bench:
-    """The same weights each time; adapters that do something."""
-    device = torch.device(options.device)
+def bench(
+    way: Way, size: Size, guidance: float, options: argparse.Namespace, exact: bool = False
+) -> Bench:
+    """The same weights each time; adapters that do something.
+
+    Args:
+        exact: whether it computes in float32, with the weights that options.dtype can hold;
+            activations, which are larger then, are recomputed.
+    """
+    device, held = torch.device(options.device), getattr(torch, options.dtype)
+    dtype = "float32" if exact else options.dtype
     count = options.rows // (1 if guidance == 1 else 2)
     config = RunConfig.model_validate(
         {
             "policy": {
                 "trainable": "lora",
-                "dtype": options.dtype,
-                "base_dtype": options.dtype,
+                "dtype": dtype,
+                "base_dtype": dtype,
                 "resolution": size.resolution,
-                "gradient_checkpointing": options.checkpointing,
+                "gradient_checkpointing": options.checkpointing or exact,
                 "transformer": way,
                 "compile": options.compile,
             },
@@ -174,7 +191,7 @@ def bench(way: Way, size: Size, guidance: float, options: argparse.Namespace) ->
     )
     torch.manual_seed(0)
     with device:
-        transformer = build_transformer(size.shape).to(getattr(torch, options.dtype))
+        transformer = build_transformer(size.shape).to(getattr(torch, dtype))
     narrow = replace(size.shape, vae_channels=(32,) * len(size.shape.vae_channels))
     pipeline = SimpleNamespace(
         transformer=transformer,
@@ -182,6 +199,8 @@ def bench(way: Way, size: Size, guidance: float, options: argparse.Namespace) ->
         scheduler=diffusers.FlowMatchEulerDiscreteScheduler(shift=3.0),
     )
     policy = UndecodedPolicy(pipeline, RandomEmbeddings(size, device), config, device)
+    for one in policy.module.parameters():
+        one.data = one.data.to(held).to(one.dtype)
     generator = torch.Generator().manual_seed(0)
     for name, one in policy.trainable().items():
         if "lora_B" in name:
@@ -191,34 +210,8 @@ def bench(way: Way, size: Size, guidance: float, options: argparse.Namespace) ->
     return Bench(policy, samples, guidance, options.repeats)
 
 
-def arithmetic(size: Size) -> tuple[int, int]:
-    """Operations of a row: of a forward pass, and with the backward pass that adapters need."""
-    shape, side = size.shape, size.latents
-    with torch.device("meta"):
-        transformer = build_transformer(shape).requires_grad_(False)
-        x = torch.empty(1, shape.latent_channels, side, side, requires_grad=True)
-        told = (
-            torch.empty(1, size.tokens, shape.text_width),
-            torch.empty(1, sum(shape.clip_widths)),
-        )
-        with FlopCounterMode(display=False) as counter:
-            velocity = transformer(x, *told, torch.empty(1), return_dict=False)[0]
-            forward = counter.get_total_flops()
-            velocity.sum().backward()
-    return forward, counter.get_total_flops()
-
-
-def peak_rate(size: Size, options: argparse.Namespace) -> float:
-    """Operations a second of a square product."""
-    device, side = torch.device(options.device), size.product
-    one = torch.randn(side, side, device=device, dtype=getattr(torch, options.dtype))
-    seconds, _ = timed(lambda: [one @ one for _ in range(10)], Meter(device), options.repeats)
-    return 10 * 2 * side**3 / seconds
-
-
-def speeds(one: Bench, work: tuple[int, int], peak: float) -> Iterator[Facts]:
+def speeds(one: Bench, work: Arithmetic, peak: float) -> Iterator[Facts]:
     """Of a rollout, and of a step of a micro-batch that is trained, in the middle of it."""
-    forward, both = work
     count, rows = len(one.samples), len(one.samples) * (1 if one.guidance == 1 else 2)
     meter, rollout = Meter(one.device), one.rollout()
     steps = len(rollout.record["schedule"].steps)
@@ -226,7 +219,7 @@ def speeds(one: Bench, work: tuple[int, int], peak: float) -> Iterator[Facts]:
     yield {
         "phase": "rollout",
         "images_per_second": count / seconds,
-        "share_of_peak": rows * steps * forward / seconds / peak,
+        "share_of_peak": rows * steps * work.forward / seconds / peak,
         "peak_gib": memory,
     }
     for with_reference in (False, True):
@@ -235,7 +228,7 @@ def speeds(one: Bench, work: tuple[int, int], peak: float) -> Iterator[Facts]:
             one.update(rollout, rollout.actions // 2, reference)
 
         seconds, memory = timed(update, meter, one.repeats)
-        operations = rows * (both + (forward if with_reference else 0))
+        operations = rows * (work.both + (work.forward if with_reference else 0))
         yield {
             "phase": "train",
             "reference": with_reference,
@@ -246,13 +239,25 @@ def speeds(one: Bench, work: tuple[int, int], peak: float) -> Iterator[Facts]:
     yield {"phase": "replay", **one.gap(rollout)}
 
 
-def equivalence(stock: tuple[Tensor, Tensor], fast: tuple[Tensor, Tensor]) -> Facts:
-    """Of velocities and gradients."""
+def errors(found: Answer, expected: Answer) -> tuple[float, float]:
+    """Of the velocity and of the gradient, by the norms of what is expected."""
     velocity, gradient = (
-        float((b - a).norm() / a.norm()) for a, b in zip(stock, fast, strict=True)
+        float((a - b).norm() / b.norm()) for a, b in zip(found, expected, strict=True)
     )
+    return velocity, gradient
+
+
+def equivalence(stock: Answer, fast: Answer, exact: Answer) -> Facts:
+    """Of fast and stock, and of either and what is exact."""
     cosine = torch.nn.functional.cosine_similarity(stock[1].double(), fast[1].double(), dim=0)
-    return {"velocity": velocity, "gradient": gradient, "gradient_cosine": float(cosine)}
+    facts: Facts = {}
+    for prefix, found, expected in (
+        ("", fast, stock),
+        ("stock_error_", stock, exact),
+        ("fast_error_", fast, exact),
+    ):
+        facts[f"{prefix}velocity"], facts[f"{prefix}gradient"] = errors(found, expected)
+    return {**facts, "gradient_cosine": float(cosine)}
 
 
 def results(options: argparse.Namespace) -> Iterator[Facts]:
@@ -262,10 +267,12 @@ def results(options: argparse.Namespace) -> Iterator[Facts]:
     name = torch.cuda.get_device_name() if on_gpu else "cpu"
     yield {"device": name, "torch": torch.__version__, "diffusers": diffusers.__version__}
     yield {"size": options.size, "dtype": options.dtype, "rows": options.rows}
-    work, peak = arithmetic(size), peak_rate(size, options)
+    work = arithmetic(size.shape, size.latents, size.tokens)
+    dtype, device = getattr(torch, options.dtype), torch.device(options.device)
+    peak = square_product_rate(size.product, dtype, device, options.repeats)
     yield {"phase": "matmul", "teraflops": peak / 1e12}
     for guidance in options.guidance:
-        answers: dict[Way, tuple[Tensor, Tensor]] = {}
+        answers: dict[Way, Answer] = {}
         ways: tuple[Way, ...] = ("stock", "fast")
         for way in ways:
             one = bench(way, size, guidance, options)
@@ -273,10 +280,10 @@ def results(options: argparse.Namespace) -> Iterator[Facts]:
             for facts in speeds(one, work, peak):
                 yield {"guidance": guidance, "way": way, **facts}
             del one
-            gc.collect()
-            if on_gpu:
-                torch.cuda.empty_cache()
-        found = equivalence(answers["stock"], answers["fast"])
+            give_back(torch.device(options.device))
+        exact = bench("stock", size, guidance, options, exact=True).answer()
+        give_back(torch.device(options.device))
+        found = equivalence(answers["stock"], answers["fast"], exact)
         yield {"guidance": guidance, "phase": "equivalence", **found}
 
 

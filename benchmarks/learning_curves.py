@@ -1,13 +1,15 @@
 """Held-out learning curves of many small runs, side by side on one machine.
 
-    python benchmarks/learning_curves.py --out DIR --parallel 8 --recipe tiny/flow-grpo-fast \
+    python -m benchmarks.learning_curves --out DIR --parallel 8 --recipe tiny/flow-grpo-fast \
         --set launch.device=cuda --variant train.learning_rate=2e-5 --variant "train.seed=2 ..."
 
 Each variant is a space-separated list of overrides on top of --set; `recipe=NAME` among them takes
 another recipe. Variants of equal data share their prompts; the base (--baseline) and every periodic
 evaluation are scored the same way, by the suite of the recipe. Writes curves.json and prints a
 table: the curve of --metric, images trained on a second of training (without evaluation), and
-seconds of training until the first metric reached --target. Needs neither Prefect nor MLflow.
+seconds of training until the first metric reached --target. A point of a curve has the means of
+every reward too, of the images trained on since the point before, as reward/NAME. Needs neither
+Prefect nor MLflow.
 """
 
 from __future__ import annotations
@@ -26,9 +28,8 @@ from pathlib import Path
 from typing import Any
 
 from atelier.config.plan import plan
-from atelier.config.resolve import load_stage_config, resolve, write_stage_configs
+from atelier.config.resolve import load_stage_config, resolve
 from atelier.config.schema import RunConfig
-from atelier.data.prepare import prepare
 from atelier.data.prompts import read_prompts
 from atelier.evaluation.evaluate import evaluate, score_folder
 from atelier.evaluation.judging import suite_judge
@@ -36,6 +37,7 @@ from atelier.evaluation.results import Evaluation
 from atelier.rewards.registry import reachable_judges
 from atelier.tracking.events import read_json_lines
 from atelier.tracking.run_directory import RunDirectory
+from benchmarks.prepared_runs import prepared
 
 
 def baseline(root: Path, recipe: str, overrides: list[str], device: str) -> dict[str, float]:
@@ -43,7 +45,8 @@ def baseline(root: Path, recipe: str, overrides: list[str], device: str) -> dict
     from atelier.evaluation.requests import image_requests
     from atelier.policies.registry import load_policy
 
-    run, config = prepared(root, recipe, overrides, 99), resolve(recipe, overrides)
+    config = resolve(recipe, overrides)
+    run = prepared(root / "run-99", config)
     policy = load_policy(config, device)
     prompts = read_prompts(run.data / "heldout.parquet")[: config.evaluation.periodic_prompts]
     requests = image_requests(prompts, config.evaluation)
@@ -69,14 +72,6 @@ def _asked(config: RunConfig) -> list[str]:
     return [] if config.evaluation.judge is None else [config.evaluation.judge]
 
 
-def prepared(root: Path, recipe: str, overrides: list[str], number: int) -> RunDirectory:
-    run = RunDirectory(root / f"run-{number:02d}")
-    config = resolve(recipe, overrides)
-    write_stage_configs(config, run)
-    prepare(config.data, run.data)
-    return run
-
-
 def score(run: RunDirectory, folder: Path) -> dict[str, float]:
     """One point of a curve, scored in a process of its own: reading takes longer than training."""
     config = load_stage_config(run.config("train"))
@@ -95,6 +90,26 @@ def seconds_to(
     if not reached:
         return None
     return round(sum(row["time/step"] for row in rows[: reached[0]]), 1)
+
+
+def with_rewards(
+    curve: list[dict[str, float]], rows: list[dict[str, Any]]
+) -> list[dict[str, float]]:
+    """Points with the mean of each reward of the steps since the point before; the first, of the
+    untrained weights, with those of the first step."""
+    found, since = [], 0
+    for point in curve:
+        step = int(point["step"])
+        steps = rows[since:step] or rows[:1]
+        names = [one for one in steps[0] if one.startswith("reward/") and one.endswith("/mean")]
+        means = {
+            name.removesuffix("/mean"): sum(row[name] for row in steps) / len(steps)
+            for name in names
+            if all(name in row for row in steps)
+        }
+        found.append({**point, **means})
+        since = step
+    return found
 
 
 def split_variant(variant: str, recipe: str) -> tuple[str, list[str]]:
@@ -130,8 +145,8 @@ def run_variant(
 ) -> dict[str, Any]:
     """Train and score one variant; variants take turns on the GPUs."""
     visible = {"CUDA_VISIBLE_DEVICES": str(number % options.gpus)} if options.gpus else {}
-    run = prepared(root, recipe, overrides, number)
     config = resolve(recipe, overrides)
+    run = prepared(root / f"run-{number:02d}", config)
     trainer = ["-m", "atelier.training"]
     if config.launch.processes > 1:
         ranks = ["--nproc-per-node", str(config.launch.processes), "atelier.training"]
@@ -148,10 +163,11 @@ def run_variant(
     seconds = time.monotonic() - started
     told = [one for _, one in read_json_lines(run.events) if one["event"] == "evaluation_images"]
     folders = [run.train / one["folder"] for one in told]  # those with all their images
-    curve = list(scorers.map(score, [run] * len(folders), folders))
     rows = [row for _, row in read_json_lines(run.metrics)]
+    curve = with_rewards(list(scorers.map(score, [run] * len(folders), folders)), rows)
     images = config.train.prompts_per_step * config.rollout.group_size
     return {
+        "run": run.root.name,
         "recipe": recipe,
         "overrides": overrides,
         "images_per_second": round(images * len(rows) / sum(row["time/step"] for row in rows), 2)

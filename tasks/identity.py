@@ -55,8 +55,11 @@ def announce(client: SyncPrefectClient, run: FlowRun) -> None:
 
 
 def process_of(run: FlowRun) -> ProcessIdentity | None:
-    """The process of the run's present attempt, if it has said so already."""
-    labels = run.labels
-    if labels.get(ATTEMPT) != run.run_count:
+    """The process of the run's present attempt, if it has said so already; None too where the
+    labels are not what `announce` writes, for anybody may write labels."""
+    host, pid, started = (run.labels.get(name) for name in (HOST, PID, STARTED))
+    if run.labels.get(ATTEMPT) != run.run_count or not isinstance(host, str):
         return None
-    return ProcessIdentity(str(labels[HOST]), int(labels[PID]), float(labels[STARTED]))
+    if not isinstance(pid, int) or not isinstance(started, int | float):
+        return None
+    return ProcessIdentity(host, pid, float(started))

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from argparse import Namespace
 
 import pytest
 import torch
 
 from benchmarks import fast_transformer
-from benchmarks.fast_transformer import SIZES, arithmetic
+from benchmarks.arithmetic import arithmetic
+from benchmarks.fast_transformer import SIZES, RandomEmbeddings, bench, equivalence, errors
+from benchmarks.sd3_shape import SHAPES
 
 
 @pytest.fixture(scope="module")
@@ -46,12 +49,69 @@ def test_what_is_compared_is_the_same(said: list[dict]) -> None:
         assert one["velocity"] < 1e-5
         assert 0 < one["gradient"] < 1e-4, "equal to the last bit would be the same code"
         assert one["gradient_cosine"] > 0.999
+        for way in ("stock", "fast"):
+            assert one[f"{way}_error_velocity"] < 1e-5
+            assert one[f"{way}_error_gradient"] < 1e-4
     assert all(one["max"] < 1e-5 for one in of(said, "replay"))
     assert len(of(said, "replay")) == 4
 
 
+OPTIONS = Namespace(
+    device="cpu",
+    rows=2,
+    dtype="bfloat16",
+    checkpointing=False,
+    compile=False,
+    steps=3,
+    repeats=1,
+)
+
+
+def test_what_is_exact_has_the_same_weights_in_float32() -> None:
+    stock, fast, exact = (
+        bench(way, SIZES["tiny"], 1.0, OPTIONS, exact=exact)
+        for way, exact in (("stock", False), ("fast", False), ("stock", True))
+    )
+    weights = [dict(one.policy.module.named_parameters()) for one in (stock, fast, exact)]
+    assert weights[0].keys() == weights[1].keys() == weights[2].keys()
+    for name, value in weights[2].items():
+        assert value.dtype == torch.float32
+        assert torch.equal(value, weights[0][name].float()), name
+        assert torch.equal(value, weights[1][name].float()), name
+    answers = [one.answer() for one in (stock, fast, exact)]
+    facts = equivalence(*answers)
+    rounded = 1e-4
+    for way in ("stock", "fast"):
+        assert rounded < facts[f"{way}_error_velocity"] < 0.1, "16 bits"
+        assert rounded < facts[f"{way}_error_gradient"] < 0.2
+    assert (facts["velocity"], facts["gradient"]) == errors(answers[1], answers[0])
+
+
+def test_errors_are_by_the_norm_of_what_is_expected() -> None:
+    found, expected = (torch.full((4,), one) for one in (3.0, 2.0))
+    assert errors((found, expected), (expected, found)) == pytest.approx((0.5, 1 / 3))
+
+
+def test_embeddings_of_a_text_are_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+    random = RandomEmbeddings._random
+
+    def watched(one: RandomEmbeddings, text: str):
+        made.append(text)
+        return random(one, text)
+
+    monkeypatch.setattr(RandomEmbeddings, "_random", watched)
+    embeddings = RandomEmbeddings(SIZES["tiny"], torch.device("cpu"))
+    first, again = embeddings.encode(["a", "bc", "a"]), embeddings.encode(["bc"])
+    assert sorted(made) == ["a", "bc"]
+    assert torch.equal(first.embeddings[0], first.embeddings[2])
+    assert torch.equal(first.embeddings[1], again.embeddings[0])
+    assert not torch.equal(first.embeddings[0], first.embeddings[1])
+    assert first.pooled.shape == (3, 48)
+
+
 def test_arithmetic_of_the_published_shape() -> None:
     """Counted on paper: 2.224 T forward and 2.483 T backward (spec performance 0)."""
-    forward, both = arithmetic(SIZES["medium"])
+    forward, both = arithmetic(SHAPES["medium"], latents=64, tokens=205)
     assert forward == pytest.approx(2.224e12, rel=2e-3)
     assert both - forward == pytest.approx(2.483e12, rel=2e-2)

@@ -579,7 +579,23 @@ def test_engines_share_out_and_offload_what_they_say(model: Path) -> None:
     assert "optimizer" not in away.held
     assert away.host["optimizer"] == 12 * 75
     assert away.phases["update"]["optimizer's temporaries"] == 0
+    assert ddp.phases["update"]["optimizer's temporaries"] == 0
+    assert two.phases["update"]["optimizer's temporaries"] == 4 * 75
     assert "launch.offload: needs" in refusal("launch.offload=true")
+
+
+def test_recorded_passes_of_a_fast_transformer_hold_memory_of_their_own(model: Path) -> None:
+    fast = "policy.transformer=fast"
+    plain, facts = memory_of(model)
+    recorded, _ = memory_of(model, fast)
+    guided, _ = memory_of(model, fast, "rollout.guidance_scale=2")
+    activations = plain.phases["rollout"]["activations or decoding"]
+    inputs = 4 * 16 * (facts.condition_values + facts.latent_values)
+    assert plain.held["recorded passes"] == 0
+    assert 0 < recorded.held["recorded passes"] - inputs <= activations
+    assert guided.held["recorded passes"] == 2 * recorded.held["recorded passes"]
+    for off in ("policy.compile=false", "launch.device=cpu"):
+        assert memory_of(model, fast, off)[0].held["recorded passes"] == 0
 
 
 def test_recomputed_activations_and_sliced_decoding_need_less(model: Path) -> None:

@@ -11,6 +11,7 @@ from atelier.stages.find_run import find_run
 from atelier.stages.frame import read_record
 from atelier.stages.run_file import read_run
 from atelier.tracking.events import JsonLines, read_json_lines
+from atelier.tracking.mlflow_mirror.memory import Memory
 from atelier.tracking.run_directory import RunDirectory
 from atelier.training.checkpoint import verify_manifest
 
@@ -80,3 +81,15 @@ def test_a_damaged_line_is_named(tmp_path: Path, line: str) -> None:
     path.write_text(json.dumps({"step": 1}) + f"\n{line}\n")
     with pytest.raises(DataError, match=r"metrics\.jsonl: the line at byte 12"):
         list(read_json_lines(path))
+
+
+@pytest.mark.parametrize(
+    "text", ["{", "[]", "null", "", '{"sent": {}}', '{"series": []}', '{"models": null}']
+)
+def test_what_mlflow_was_sent(tmp_path: Path, text: str) -> None:
+    run = RunDirectory(tmp_path)
+    (tmp_path / "mlflow.json").write_text(text)
+    with pytest.raises(DataError, match=r"mlflow\.json: .*; delete it, and the run is sent"):
+        Memory(run, "digest", "sqlite:///there")
+    (tmp_path / "mlflow.json").write_text("{}")
+    assert not Memory(run, "digest", "sqlite:///there").is_sent("parameters")

@@ -9,16 +9,18 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import psutil
 import pytest
+from prefect.client.schemas.objects import FlowRun
 
 from atelier.processes import host, locks
 from atelier.processes.leftovers import clean_up
 from atelier.processes.records import TOKEN, identity, is_alive, is_elsewhere, read_record
 from atelier.retention.survey import survey
 from atelier.tracking.run_directory import RunDirectory, read_json_object, write_json
-from tasks.identity import ProcessIdentity
+from tasks.identity import ATTEMPT, HOST, PID, STARTED, ProcessIdentity, process_of
 
 ELSEWHERE = "another/01234567"
 
@@ -129,6 +131,23 @@ def test_a_pid_says_nothing_of_another_machine() -> None:
     assert not is_alive(own | {"host": ELSEWHERE})
     assert not ProcessIdentity(**own | {"host": ELSEWHERE}).is_gone
     assert ProcessIdentity(**dead(host.this_host())).is_gone
+
+
+LABELS = {HOST: ELSEWHERE, PID: 7, STARTED: 2.5, ATTEMPT: 1}
+
+
+@pytest.mark.parametrize(
+    "odd", [{PID: "seven"}, {STARTED: "now"}, {HOST: 5}, {HOST: None}, {PID: None}, {ATTEMPT: 2}]
+)
+def test_labels_that_no_run_of_ours_wrote_name_no_process(odd: dict[str, Any]) -> None:
+    """One of them ended `down`, and the clean-up of other runs, in a traceback."""
+
+    def process(labels: dict[str, Any]) -> ProcessIdentity | None:
+        kept = {name: value for name, value in labels.items() if value is not None}
+        return process_of(FlowRun(flow_id=uuid4(), run_count=1, labels=kept))
+
+    assert process(LABELS) == ProcessIdentity(ELSEWHERE, 7, 2.5)
+    assert process(LABELS | odd) is None
 
 
 def test_a_lock_says_the_machine_of_its_holder(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,14 +23,15 @@ from atelier.rewards.base import Missing, Scores
 from atelier.rewards.reward_set import Reward, RewardSet
 from atelier.tracking.events import read_json_lines
 from atelier.tracking.run_directory import RunDirectory
-from atelier.training import experience
+from atelier.training import experience, measures
 from atelier.training.checkpoint import latest_checkpoint, load_checkpoint, save_checkpoint
 from atelier.training.distributed import World
 from atelier.training.engines import make_engine
 from atelier.training.experience import Collector
 from atelier.training.journal import Journal
+from atelier.training.measures import Stopwatch
 from atelier.training.session import Session, find_checkpoint
-from atelier.training.trainer import Trainer
+from atelier.training.trainer import Around, Trainer
 from atelier.training.updates import Learner
 from tests.support.metric_rows import results
 from tests.support.toy_token_policy import Brightness, ToyTokenPolicy
@@ -68,6 +69,7 @@ def run_trainer(
     missing_every: int = 0,
     policy: ToyTokenPolicy | None = None,
     prompts: Sequence[Prompt] = PROMPTS,
+    around: Around = nullcontext,
 ) -> list[dict]:
     run = RunDirectory(root)
     policy = policy or ToyTokenPolicy(settings.train.seed)
@@ -88,7 +90,8 @@ def run_trainer(
             collector = Collector(settings, policy, rewards, WORLD, prompts)
             algorithm = Grpo.of(settings)
             learner = Learner(settings, policy, algorithm, engine, session, journal, WORLD)
-            Trainer(settings, collector, learner, session, journal, WORLD, prompts).run()
+            parts = collector, learner, session, journal, WORLD, prompts
+            Trainer(settings, *parts, around).run()
     finally:
         journal.close()
     return rows(run)
@@ -105,6 +108,34 @@ def test_a_token_policy_learns(tmp_path: Path) -> None:
     assert last > first + 0.2
     images = RunDirectory(tmp_path).periodic_evaluation("ocr", 10) / "images"
     assert len(list(images.glob("*.png"))) == 8
+
+
+def test_a_step_can_be_looked_on_at(tmp_path: Path) -> None:
+    """From before its first phase to after its last, and before it is written down."""
+    metrics, seen = RunDirectory(tmp_path).metrics, []
+
+    @contextmanager
+    def looking_on(watch: Stopwatch) -> Iterator[None]:
+        assert not watch.spans
+        yield
+        written = len(metrics.read_text().splitlines())
+        seen.append((written, [one.phase for one in watch.spans]))
+        assert all(one.start <= one.end for one in watch.spans)
+
+    run_trainer(tmp_path, config(steps=3), around=looking_on)
+    phases = ["rollout", "score", "update"]
+    last = ["rollout", "score", "samples", "update"]
+    assert seen == [(0, phases), (1, phases), (2, last)]
+
+
+def test_the_seconds_of_a_phase_are_those_of_all_its_spans(monkeypatch) -> None:
+    ticks = iter([0.0, 1.0, 3.0, 4.0, 4.5, 6.0, 7.0, 10.0])
+    monkeypatch.setattr(measures.time, "perf_counter", lambda: next(ticks))
+    watch = Stopwatch()
+    for phase in ("rollout", "score", "rollout"):
+        with watch(phase):
+            pass
+    assert watch.seconds() == {"time/rollout": 3.0, "time/score": 0.5, "time/step": 10.0}
 
 
 def test_the_reference_holds_the_policy_back(tmp_path: Path) -> None:

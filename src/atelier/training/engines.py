@@ -96,17 +96,26 @@ def make_engine(
     Args:
         dtype: what `module` computes in, under the autocast of who calls it.
     """
-    optimizer = torch.optim.AdamW(
+    # A kernel for all moments and weights, where the usual update makes copies on the way.
+    optimizer = make_optimizer(trainable, train, fused=all(x.is_cuda for x in trainable.values()))
+    if launch.engine == "deepspeed":
+        return DeepSpeedEngine(module, trainable, optimizer, train, launch, dtype)
+    # The gradients of float16 would be too small for it.
+    return DdpEngine(module, trainable, optimizer, train, world, scale_loss=dtype == "float16")
+
+
+def make_optimizer(
+    trainable: Mapping[str, nn.Parameter], train: TrainConfig, fused: bool
+) -> torch.optim.AdamW:
+    """AdamW of the trained parameters. fused: by torch's own kernel, on any device."""
+    return torch.optim.AdamW(
         list(trainable.values()),
         lr=train.learning_rate,
         betas=train.adam_betas,
         eps=train.adam_epsilon,
         weight_decay=train.weight_decay,
+        fused=fused,
     )
-    if launch.engine == "deepspeed":
-        return DeepSpeedEngine(module, trainable, optimizer, train, launch, dtype)
-    # The gradients of float16 would be too small for it.
-    return DdpEngine(module, trainable, optimizer, train, world, scale_loss=dtype == "float16")
 
 
 class DdpEngine:
@@ -183,7 +192,7 @@ class DdpEngine:
         for name, moments in state.moments.items():
             parameter = self._trainable[name]
             self._optimizer.state[parameter] = {
-                "step": torch.tensor(float(state.updates)),
+                "step": _count(state.updates, self._optimizer, parameter),
                 **{kind: moments[kind].to(parameter.device, copy=True) for kind in MOMENTS},
             }
 
@@ -268,7 +277,7 @@ class DeepSpeedEngine:
         inner = self._engine.optimizer.optimizer
         for partition in self._partitions():
             inner.state[partition] = {
-                "step": torch.tensor(float(state.updates)),
+                "step": _count(state.updates, inner, partition),
                 **{kind: torch.zeros_like(partition) for kind in MOMENTS},
             }
         if self._stage != 3:
@@ -319,6 +328,12 @@ def set_learning_rate(optimizer: Any, rate: float) -> None:
     """For the next update of a torch optimizer, or of one of DeepSpeed's around it."""
     for group in optimizer.param_groups:
         group["lr"] = rate
+
+
+def _count(updates: int, optimizer: torch.optim.Optimizer, parameter: Tensor) -> Tensor:
+    """Updates as AdamW counts them: where the parameter is if it is fused, else on the CPU."""
+    fused = optimizer.param_groups[0]["fused"]
+    return torch.tensor(float(updates), device=parameter.device if fused else "cpu")
 
 
 def deepspeed_file(launch: LaunchConfig) -> Path:

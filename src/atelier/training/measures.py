@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -61,12 +62,24 @@ def latencies(seconds: Mapping[str, Sequence[float]], world: World) -> dict[str,
     return result
 
 
+class Span(NamedTuple):
+    """Once in a phase, from start to end by time.perf_counter."""
+
+    phase: str
+    start: float
+    end: float
+
+
 class Stopwatch:
-    """Seconds spent in named phases of a step, and in all of it."""
+    """Seconds spent in named phases of a step, and in all of it.
+
+    Attributes:
+        spans: of the phases so far, in the order of their ends.
+    """
 
     def __init__(self) -> None:
         self._start = time.perf_counter()
-        self._phases: dict[str, float] = {}
+        self.spans: list[Span] = []
 
     @contextmanager
     def __call__(self, phase: str) -> Iterator[None]:
@@ -74,9 +87,11 @@ class Stopwatch:
         try:
             yield
         finally:
-            elapsed = time.perf_counter() - start
-            self._phases[phase] = self._phases.get(phase, 0.0) + elapsed
+            self.spans.append(Span(phase, start, time.perf_counter()))
 
     def seconds(self) -> dict[str, float]:
-        phases = {f"time/{name}": round(value, 4) for name, value in self._phases.items()}
+        totals: dict[str, float] = {}
+        for one in self.spans:
+            totals[one.phase] = totals.get(one.phase, 0.0) + one.end - one.start
+        phases = {f"time/{name}": round(value, 4) for name, value in totals.items()}
         return {**phases, "time/step": round(time.perf_counter() - self._start, 4)}

@@ -11,8 +11,9 @@ what was stored when they were sampled corrects for it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from atelier.algorithms.comparison import Comparison
@@ -33,6 +34,9 @@ from atelier.training.updates import Learner
 
 WRITERS = 2  # threads that make PNGs of images while others are painted
 
+Around = Callable[[Stopwatch], AbstractContextManager[object]]
+"""What each step is done inside of, by its stopwatch: somebody who looks on, say a profiler."""
+
 
 @dataclass
 class Trainer:
@@ -45,6 +49,7 @@ class Trainer:
     journal: Journal
     world: World
     heldout_prompts: Sequence[Prompt]
+    around: Around = nullcontext
 
     def run(self) -> None:
         """Train from where the session stands to the last step, and leave all of it written."""
@@ -65,7 +70,8 @@ class Trainer:
             )
         for step in range(self.session.step + 1, train.steps + 1):
             watch = Stopwatch()
-            ahead, metrics = self._train_step(step, ahead, watch)
+            with self.around(watch):
+                ahead, metrics = self._train_step(step, ahead, watch)
             self.session.step = step
             used = {**watch.seconds(), **peak_memory(self.world)}
             self.journal.step(step, train.steps, {**metrics, **used})

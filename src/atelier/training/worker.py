@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -37,17 +37,20 @@ from atelier.training.repeatable import repeatable
 from atelier.training.session import Session, kept_copies
 from atelier.training.shared_checkpoint import shared_checkpoint
 from atelier.training.supervision import Supervision
-from atelier.training.trainer import Trainer
+from atelier.training.trainer import Around, Trainer
 from atelier.training.updates import Learner
 from atelier.training.weight_sync import weight_sync
 from atelier.training.weights import put_weights
 
 
-def train(config_path: Path, run: RunDirectory) -> None:
+def train(config_path: Path, run: RunDirectory, around: Around = nullcontext) -> None:
     """Train the run of a resolved configuration file in its run directory.
 
     Reads run.data (train.parquet, heldout.parquet, sft.parquet), writes run.train. Resumes by
     itself.
+
+    Args:
+        around: what each step is done inside of.
     """
     config = load_stage_config(config_path)
     with (
@@ -57,10 +60,10 @@ def train(config_path: Path, run: RunDirectory) -> None:
         written_by_one(run, world),
     ):
         plan(config, world_size=world.size)
-        _train(config, run, world)
+        _train(config, run, world, around)
 
 
-def _train(config: RunConfig, run: RunDirectory, world: World) -> None:
+def _train(config: RunConfig, run: RunDirectory, world: World, around: Around) -> None:
     train_prompts = read_prompts(run.data / "train.parquet")
     heldout_prompts = read_prompts(run.data / "heldout.parquet")
     step_samples(train_prompts, 1, config, config.train.resample_rounds)  # refuses too few
@@ -120,8 +123,8 @@ def _train(config: RunConfig, run: RunDirectory, world: World) -> None:
         sampling = partial(session.behaviour_weights, engine)
         collector = Collector(config, policy, rewards, world, train_prompts, sampling, sync)
         learner = Learner(config, policy, algorithm, engine, session, journal, world, supervision)
-        trainer = Trainer(config, collector, learner, session, journal, world, heldout_prompts)
-        trainer.run()
+        parts = collector, learner, session, journal, world, heldout_prompts
+        Trainer(config, *parts, around).run()
     journal.close()
 
 

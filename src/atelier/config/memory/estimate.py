@@ -79,7 +79,9 @@ def estimate(config: RunConfig, facts: Facts, images: int, actions: int, ranks: 
     state, host = engine(config, trained, ranks)
     kept = copies_of_trained(config, trained)
     beside, average = (kept, {}) if copies_beside_trained(config) else ({}, kept)
-    temporaries = 0 if host else 4 * trained // shards_of_optimizer(config, ranks)
+    # The fused AdamW of DDP needs none; DeepSpeed lays gradients together.
+    sharded = 0 if host else 4 * trained // shards_of_optimizer(config, ranks)
+    temporaries = sharded if config.launch.engine == "deepspeed" else 0
     images *= 2 if config.train.one_step_off else 1
     if isinstance(facts, JanusFacts):
         own = janus_memory(config, facts, images, actions)

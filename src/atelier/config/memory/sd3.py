@@ -6,6 +6,8 @@
     pictures  captioned ones: a micro-batch through the autoencoder, then with gradients (train.sft)
 
     autoencoder   in policy.vae.dtype
+    recorded passes   CUDA graphs of passes without gradients (policies/sd3/fast/graphs.py): their
+                  activations, which all share, and what goes into one
     experience    latents and noise of the window (or the clean latent and a velocity for every
                   level)
     embeddings    of the prompts, a few of them or those of the step (prompts.py); those of a
@@ -50,6 +52,7 @@ def sd3_memory(config: RunConfig, facts: SD3Facts, images: int, actions: int, ra
             "autoencoder": facts.vae_parameters * DTYPE_BYTES[policy.vae.dtype],
             "experience": 4 * images * stored_latents(config, facts, actions),
             "embeddings": bytes_on_device(config, facts, images),
+            "recorded passes": _recorded(config, facts),
             "text encoders": encoders if encoders_stay(config, facts) else 0,
         },
         phases={
@@ -106,6 +109,18 @@ def _rows(config: RunConfig) -> int:
 
 def _inference(config: RunConfig, facts: SD3Facts) -> int:
     return _VALUES_WITHOUT * _rows(config) * _row(config, facts)
+
+
+def _recorded(config: RunConfig, facts: SD3Facts) -> int:
+    """Bytes that no other phase can use."""
+    policy = config.policy
+    recorded = (
+        policy.family == "sd3" and policy.transformer == "fast" and policy.compile is not False
+    )
+    if not recorded or config.launch.device == "cpu":
+        return 0
+    inputs = 4 * _rows(config) * (facts.condition_values + facts.latent_values)
+    return _inference(config, facts) + inputs
 
 
 def _activations(config: RunConfig, facts: SD3Facts) -> int:

@@ -105,7 +105,8 @@ class PolicyConfig(Section):
     compile: bool | None = Field(
         None,
         description="Whether Inductor compiles a fast transformer's blocks, when a shape first "
-        "comes up; default: on GPUs. A CPU compiles for minutes.",
+        "comes up; default: on GPUs. A CPU compiles for minutes. On GPUs, what is compiled of sd3 "
+        "is also recorded: passes without gradients are CUDA graphs.",
     )
 
     @property

@@ -9,15 +9,22 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from diffusers import StableDiffusion3Pipeline
+from diffusers import SD3Transformer2DModel, StableDiffusion3Pipeline
 from torch import Tensor, nn
 
 from atelier.config.schema import RunConfig
+from atelier.config.sections.policy import PolicyConfig
 from atelier.policies.cached_encoder import NO_PROMPT
 from atelier.policies.sd3.conditions import Conditions, PromptEncoder
+from atelier.policies.sd3.fast.graphs import Graphs, recorder
 from atelier.policies.sd3.loading import load_image_parts, locate
 from atelier.policies.sd3.prompts import prompt_encoder
-from atelier.policies.sd3.transformer_policy import TransformerPolicy, fresh, prepared
+from atelier.policies.sd3.transformer_policy import (
+    TransformerPolicy,
+    compiles,
+    fresh,
+    prepared,
+)
 
 
 class SD3Policy(TransformerPolicy):
@@ -35,6 +42,7 @@ class SD3Policy(TransformerPolicy):
         parts = (transformer, transformer, pipeline.vae, pipeline.scheduler)
         super().__init__(*parts, config, device, rank)
         self._encoder = encoder
+        self._graphs = _graphs(config.policy, device)
 
     @classmethod
     def load(
@@ -69,12 +77,26 @@ class SD3Policy(TransformerPolicy):
     def predicted(
         self, module: nn.Module, x: Tensor, timestep: Tensor, conditions: Conditions
     ) -> Tensor:
-        output: Any = module(
-            hidden_states=x,
-            timestep=timestep,
-            encoder_hidden_states=conditions.embeddings,
-            pooled_projections=conditions.pooled,
-            return_dict=False,
-        )
+        inputs = {
+            "hidden_states": x,
+            "timestep": timestep,
+            "encoder_hidden_states": conditions.embeddings,
+            "pooled_projections": conditions.pooled,
+        }
+        if self._graphs is not None and not torch.is_grad_enabled():
+            return self._graphs(self._unwrapped(module), inputs)
+        output: Any = module(**inputs, return_dict=False)
         predicted: Tensor = output[0]
         return predicted
+
+    def _unwrapped(self, module: nn.Module) -> nn.Module:
+        """Without what an engine wraps it in, which does nothing in a pass without gradients:
+        policy.transformer: fast is not for ZeRO-3."""
+        return module if isinstance(module, SD3Transformer2DModel) else self.module
+
+
+def _graphs(policy: PolicyConfig, device: torch.device) -> Graphs | None:
+    """Of what is compiled for a GPU."""
+    if device.type != "cuda" or not compiles(policy, device):
+        return None
+    return Graphs(recorder(device))

@@ -171,10 +171,17 @@ def prepared(
     else:
         transformer.requires_grad_(True)  # all: the table of positions is a buffer in diffusers
     if policy.transformer == "fast":
-        compiled = device.type == "cuda" if policy.compile is None else policy.compile
         # What a language model reads has any length; embeddings of SD3's encoders have one.
-        make_fast(transformer, compiled, any_length=policy.family == "deepgen")
+        any_length = policy.family == "deepgen"
+        make_fast(transformer, compiles(policy, device), any_length=any_length)
     return transformer
+
+
+def compiles(policy: PolicyConfig, device: torch.device) -> bool:
+    """Whether the transformer's blocks are compiled."""
+    if policy.transformer != "fast":
+        return False
+    return device.type == "cuda" if policy.compile is None else policy.compile
 
 
 def fresh(transformer: SD3Transformer2DModel, policy: PolicyConfig) -> SD3Transformer2DModel:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import copy
+from pathlib import Path
 from typing import Any
 
+from atelier.errors import DataError
 from atelier.tracking.mlflow_store import shown_uri
 from atelier.tracking.run_directory import RunDirectory, read_json_object, write_json
+
+_EMPTY: dict[str, Any] = {"sent": [], "series": {}, "children": {}, "models": {}}
+_MEND = "delete it, and the run is sent to MLflow once more, as a new one"
 
 
 class Memory:
@@ -14,13 +20,16 @@ class Memory:
     Attributes of the file: `run_id`, `experiment_id`, `status` in MLflow; `sent`, names of what is
     sent once; `series`, the last step sent by MLflow run; `children`, MLflow runs of stages;
     `models`, logged models by export; `traces`, up to where a file of questions is sent.
+
+    Raises:
+        DataError: the file is damaged.
     """
 
     def __init__(self, run: RunDirectory, digest: str, uri: str) -> None:
         self._file = run.root / "mlflow.json"
         fresh = {"digest": digest, "uri": shown_uri(uri)}
-        found = read_json_object(self._file) if self._file.exists() else {}
-        self.values: dict[str, Any] = {"sent": [], "series": {}, "children": {}, "models": {}}
+        found = _read(self._file) if self._file.exists() else {}
+        self.values: dict[str, Any] = copy.deepcopy(_EMPTY)
         self.values |= found if fresh.items() <= found.items() else fresh
 
     def save(self) -> None:
@@ -40,3 +49,15 @@ class Memory:
     def note_in(self, table: str, key: str, value: Any) -> None:
         self.values[table][key] = value
         self.save()
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        found = read_json_object(file)
+    except DataError as error:
+        raise DataError(f"{error}; {_MEND}") from error
+    for name, empty in _EMPTY.items():
+        if not isinstance(found.get(name, empty), type(empty)):
+            kind = type(found[name]).__name__
+            raise DataError(f"{file}: {name}: not a {type(empty).__name__} but a {kind}; {_MEND}")
+    return found

@@ -1,4 +1,4 @@
-"""A block's tensors out of diffusers' modules, and its `forward` in place of the stock one.
+"""The `forward` of diffusers' blocks replaced by one that runs on their tensors.
 
 Everything else is as it was: modules and their parameters, their names and gradients, adapters and
 their switch, recomputation. So whatever saves, loads, averages, shards optimizers or exports need
@@ -17,16 +17,8 @@ from diffusers.models.normalization import RMSNorm
 from torch import Tensor, nn
 
 from atelier.errors import ConfigError
-from atelier.policies.sd3.fast.block import (
-    EPSILON,
-    Attention,
-    Block,
-    Following,
-    Image,
-    Text,
-    run_block,
-)
-from atelier.policies.sd3.fast.layers import Layers, read
+from atelier.policies.sd3.fast.block import EPSILON, Block, run_block
+from atelier.policies.sd3.fast.reading import Reading
 
 Run = Callable[[Block, Tensor, Tensor, Tensor, Tensor | None], tuple[Tensor | None, Tensor]]
 
@@ -51,7 +43,7 @@ def make_fast(
             _require_known(name, module)
     run: Run = _compiled(any_length) if compiled else run_block
     for block in transformer.transformer_blocks:
-        block.forward = partial(_forward, block, run)
+        block.forward = partial(_forward, block, run, Reading())
     return transformer
 
 
@@ -82,6 +74,7 @@ def _of_any_length(
 def _forward(
     block: nn.Module,
     run: Run,
+    reading: Reading,
     hidden_states: Tensor,
     encoder_hidden_states: Tensor,
     temb: Tensor,
@@ -91,44 +84,9 @@ def _forward(
     where they are used; autocast would cast to and fro between what is fused here."""
     mask = _mask(**joint_attention_kwargs or {})
     with torch.autocast(hidden_states.device.type, enabled=False):
-        return run(_block(block), hidden_states, encoder_hidden_states, temb, mask)
+        return run(reading.of(block), hidden_states, encoder_hidden_states, temb, mask)
 
 
 def _mask(attention_mask: Tensor | None = None) -> Tensor | None:
     """Of what else an attention may be told, nothing is known."""
     return attention_mask
-
-
-def _block(block: Any) -> Block:
-    joint, own = block.attn, block.attn2
-    image = Image(
-        read(block.norm1.linear),
-        _of_image(joint),
-        Following(read(joint.to_out[0]), *_feed_forward(block.ff)),
-        None if own is None else (_of_image(own), read(own.to_out[0])),
-    )
-    following = None
-    if not block.context_pre_only:
-        following = Following(read(joint.to_add_out), *_feed_forward(block.ff_context))
-    return Block(image, Text(read(block.norm1_context.linear), _of_text(joint), following))
-
-
-def _of_image(attention: Any) -> Attention:
-    layers = read(attention.to_q, attention.to_k, attention.to_v)
-    return Attention(attention.heads, layers, _norms(attention.norm_q, attention.norm_k))
-
-
-def _of_text(attention: Any) -> Attention:
-    layers = read(attention.add_q_proj, attention.add_k_proj, attention.add_v_proj)
-    norms = _norms(attention.norm_added_q, attention.norm_added_k)
-    return Attention(attention.heads, layers, norms)
-
-
-def _norms(query: RMSNorm | None, key: RMSNorm | None) -> tuple[Tensor, Tensor] | None:
-    if query is None or key is None:
-        return None
-    return query.weight, key.weight
-
-
-def _feed_forward(network: Any) -> tuple[Layers, Layers]:
-    return read(network.net[0].proj), read(network.net[2])

@@ -1,4 +1,4 @@
-"""Linear layers that have one input, as one product; so are the first halves of their adapters.
+"""Linear layers that have one input, as one product; so are either halves of their adapters.
 
 Adapters stay what peft made them: separate float32 parameters with their own gradients.
 """
@@ -42,17 +42,13 @@ class Layers(NamedTuple):
 def outputs(layers: Layers, x: Tensor) -> list[Tensor]:
     """Of each layer [..., out], computed in the dtype of `x` [..., in]."""
     weight, bias = (_joined(tensors, x.dtype) for tensors in (layers.weights, layers.biases))
-    made = list(functional.linear(x, weight, bias).split(layers.widths, dim=-1))
+    made = functional.linear(x, weight, bias)
     downs = [one.down for adapters in layers.adapters for one in adapters]
-    if not downs:
-        return made
-    inner = functional.linear(x, _joined(downs, x.dtype))
-    pieces = iter(inner.split([len(one) for one in downs], dim=-1))
-    for index, adapters in enumerate(layers.adapters):
-        for one in adapters:
-            added = functional.linear(next(pieces), one.up.to(x.dtype)) * one.scale
-            made[index] = made[index] + added
-    return made
+    if downs:
+        inner = functional.linear(x, _joined(downs, x.dtype))
+        # Added to an output of as many dimensions, a compiler leaves the sum to what comes next.
+        made = made + functional.linear(inner, _ups(layers, x.dtype))
+    return list(made.split(layers.widths, dim=-1))
 
 
 def output(layers: Layers, x: Tensor) -> Tensor:
@@ -93,7 +89,7 @@ def _adapters(module: nn.Module) -> tuple[Adapter, ...]:
         raise TypeError(f"{module}: only plain adapters that are not merged are known")
     if module.disable_adapters:
         return ()
-    return tuple(_adapter(module, name) for name in module.active_adapters)
+    return tuple(_adapter(module, name) for name in module.active_adapters if name in module.lora_A)
 
 
 def _adapter(module: Any, name: str) -> Adapter:
@@ -105,6 +101,19 @@ def _joined(tensors: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
     """Along the first dimension, in a dtype."""
     held = [one.to(dtype) for one in tensors]
     return held[0] if len(held) == 1 else torch.cat(held)
+
+
+def _ups(layers: Layers, dtype: torch.dtype) -> Tensor:
+    """The second halves of all adapters, scaled, as one weight [sum of outputs, sum of ranks]: each
+    layer has its rows, each adapter its columns, and elsewhere there is nothing."""
+    device = layers.weights[0].device
+    rows = [
+        torch.cat([(one.up * one.scale).to(dtype) for one in adapters], dim=1)
+        if adapters
+        else torch.empty(width, 0, dtype=dtype, device=device)
+        for width, adapters in zip(layers.widths, layers.adapters, strict=True)
+    ]
+    return torch.block_diag(*rows)
 
 
 def _together(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:

@@ -1,0 +1,204 @@
+"""The benchmark of whole training steps: what it computes of a step, and a real run of it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from atelier.config.plan import plan
+from benchmarks.arithmetic import Arithmetic
+from benchmarks.speed_cases import CASES, SIZES, Load, Setting, load_of
+from benchmarks.speed_figures import figures, gain_words, gains
+from benchmarks.speed_page import page, page_name
+
+LOAD = Load(images=48, actions=10, rollout_rows=480, replay_rows=1440, gradient_rows=480)
+WORK = Arithmetic(forward=2, both=5)
+ABOUT = {
+    "model": "SD3.5 medium shape",
+    "device": "NVIDIA H200",
+    "date": "2026-01-02",
+    "command": "python -m benchmarks.trainer_speed --out DIR",
+    "versions": {"torch": "2.11.0", "diffusers": "0.42.1", "transformers": "5.24.0"},
+    "text": "tiny",
+    "rewards": "jpeg_compressibility",
+    "images": 48,
+    "steps": 3,
+    "side": 8192,
+    "peak": 700.0,
+}
+
+
+def row(rollout: float, score: float, update: float, step: float, **more: float) -> dict:
+    times = {"time/rollout": rollout, "time/score": score, "time/update": update, "time/step": step}
+    return {**times, **more}
+
+
+ROWS = [
+    row(3.0, 1.0, 8.0, 12.5, **{"memory/peak_gib": 40.0}),
+    row(2.0, 0.5, 6.0, 9.0, **{"memory/peak_gib": 41.0}),
+    row(2.4, 0.4, 4.0, 7.0, **{"memory/peak_gib": 40.5}),
+]
+GATE = [{"event": "started"}, {"event": "replay_gate", "mean": 1e-6, "p99": 3e-6, "max": 5e-6}]
+
+
+def test_rates_are_of_median_seconds() -> None:
+    found = figures(ROWS, GATE, LOAD, WORK, peak=1000.0)
+    assert found["seconds"] == pytest.approx(
+        {"rollout": 2.4, "score": 0.5, "update": 6.0, "epoch": 9.0, "rest": 0.5}
+    )
+    assert found["images_per_second"] == pytest.approx(20.0)  # 48 / 2.4
+    assert found["sample_steps_per_second"] == pytest.approx(80.0)  # 480 / 6
+    # 480 x 2; 1440 x 2 + 480 x 3; both: operations, at 1000 a second.
+    assert found["mfu"] == pytest.approx(
+        {"rollout": 960 / 2400, "update": 4320 / 6000, "epoch": 5280 / 9000}
+    )
+    assert found["peak_gib"] == 41.0
+
+
+def test_the_gap_is_of_the_gate_unless_steps_tell_it() -> None:
+    assert figures(ROWS, GATE, LOAD, WORK, 1.0)["gap"] == {"mean": 1e-6, "max": 5e-6}
+    told = [
+        {**one, "ratio/rollout_gap_mean": mean, "ratio/rollout_gap_max": most}
+        for one, mean, most in zip(ROWS, (1.0, 2.0, 6.0), (7.0, 9.0, 8.0), strict=True)
+    ]
+    assert figures(told, GATE, LOAD, WORK, 1.0)["gap"] == {"mean": 3.0, "max": 9.0}
+
+
+def test_a_gain_of_three_percent_is_none() -> None:
+    stock = {"seconds": {"rollout": 4.0, "update": 1.02, "epoch": 9.0}}
+    fast = {"seconds": {"rollout": 2.0, "update": 1.0, "epoch": 10.0}}
+    assert gains(stock, fast) == pytest.approx({"rollout": 2.0, "update": 1.02, "epoch": 0.9})
+    words = [gain_words(one) for one in gains(stock, fast).values()]
+    assert words == ["2.00", "1.02 (no gain)", "0.90 (no gain)"]
+
+
+def medium(*overrides: str) -> Setting:
+    """On the published model, whose sizes are known without its files."""
+    published = Path("stabilityai/stable-diffusion-3.5-medium")
+    return Setting(SIZES["medium"], published, "cuda", 16, 4, overrides)
+
+
+@pytest.mark.parametrize(
+    ("case", "batch", "expected"),
+    [  # of 48 images; with the pass that finds old log-probs, which the recipe has
+        ("no_cfg", 24, Load(48, 10, 480, 960, 480)),
+        ("cfg", 12, Load(48, 10, 960, 1920, 960)),
+        ("cfg_kl", 12, Load(48, 10, 960, 2880, 960)),
+        ("window", 24, Load(48, 3, 480, 288, 144)),
+    ],
+)
+def test_what_a_step_of_a_case_holds(case: str, batch: int, expected: Load) -> None:
+    config = medium().config(case, "fast")
+    assert load_of(config, plan(config)) == expected
+    assert config.rollout.micro_batch_size == batch
+    assert (config.policy.transformer, config.policy.base_dtype) == ("fast", "float16")
+    assert (config.policy.lora.rank, config.policy.lora.alpha) == (16, 32)
+    asked = medium("rollout.old_log_prob=rollout").config(case, "fast")
+    kept = load_of(asked, plan(asked))
+    assert kept.replay_rows == expected.replay_rows - kept.gradient_rows
+
+
+def test_a_page_says_where_and_by_what() -> None:
+    found = figures(ROWS, GATE, LOAD, WORK, 1000.0)
+    one = {"case": "cfg", "way": "fast", **found, "predicted_gib": 39.0}
+    one["gains"] = {"rollout": 2.0, "update": 1.5, "epoch": 1.0}
+    gap = {"seconds": 0.25, "phase": "update"}
+    shares = {"rollout": 0.125, "update": 0.5}
+    one["waiting"] = {"seconds": 9.5, "idle": 0.25, "phases": shares, "gaps": [gap]}
+    text = page(ABOUT, [one])
+    assert page_name(ABOUT) == "sd3.5-medium-shape_nvidia-h200_2026-01-02.md"
+    said = ["NVIDIA H200", "2026-01-02", "torch 2.11.0", "diffusers 0.42.1", "transformers 5.24.0"]
+    words = " ".join(text.split())
+    assert all(word in words for word in [*said, ABOUT["command"], "700 TFLOP/s", "48 images"])
+    cells = ("cfg", "fast", "20.00", "80.0", "9.00", "2.40 + 0.50 + 6.00 + 0.50")
+    shares_of_peak = ("40.0%, 72.0%, 58.7%", "41.0, 39.0", "1.0e-06, 5.0e-06")
+    line = (*cells, *shares_of_peak, "2.00, 1.50, 1.00 (no gain)")
+    assert f"| {' | '.join(line)} |" in text
+    told = "| cfg | fast | 9.50 | 25.0% | rollout 12.5%, update 50.0% | 250.0 ms (update) |"
+    assert told in text
+
+
+# Without what a bare GPU machine lacks: an import of any of them is an error.
+RUN = """
+import sys
+sys.modules.update(dict.fromkeys(("prefect", "mlflow", "rapidocr")))
+from benchmarks import speed_cases, trainer_speed
+speed_cases.find_spec = lambda name: None
+
+train, watches = trainer_speed.train, []
+
+def looked_on(config, run, around):
+    train(config, run, lambda watch: watches.append(watch) or around(watch))
+
+trainer_speed.train = looked_on
+trainer_speed.main(sys.argv[1:])
+print(*({one.phase for one in each.spans} >= {"rollout", "score", "update"} for each in watches))
+"""
+SMALL = ("--size", "small", "--device", "cpu", "--rank", "4", "--steps", "1", "--cases", "cfg_kl")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory) -> tuple[Path, list[str]]:
+    out = tmp_path_factory.mktemp("speed")
+    words = [*SMALL, "--out", str(out), "--page", str(out / "pages")]
+    fewer = ("rollout.num_inference_steps=3", "policy.vae.dtype=bfloat16")
+    words += [word for one in fewer for word in ("--set", one)]
+    command = [sys.executable, "-c", RUN, *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return out, done.stdout.splitlines()
+
+
+def test_the_trainer_itself_is_measured(made) -> None:
+    out, said = made
+    known, *found = [json.loads(line) for line in said if line.startswith("{")]
+    assert known["rewards"] == "jpeg_compressibility"
+    assert [(one["case"], one["way"]) for one in found] == [("cfg_kl", "stock"), ("cfg_kl", "fast")]
+    for one in found:
+        run = out / "speed-runs" / f"cfg_kl-{one['way']}"
+        steps = [
+            json.loads(line) for line in (run / "train/metrics.jsonl").read_text().splitlines()
+        ]
+        assert len(steps) == 2, "one that does not count, and one that is timed"
+        timed = steps[1]
+        assert timed["grad_norm"] > 0, "it has learned something"
+        assert one["seconds"]["epoch"] == timed["time/step"]
+        assert one["images_per_second"] == pytest.approx(8 / timed["time/rollout"])
+        assert one["sample_steps_per_second"] == pytest.approx(8 * 3 / timed["time/update"])
+        assert one["gap"]["max"] == timed["ratio/rollout_gap_max"] < 1e-3
+        assert "step    2/2" in (run / "train/trainer.log").read_text()
+    assert said[-1] == "True True True True", "a profiler sees all phases of every step"
+    stock, fast = found
+    ratio = stock["seconds"]["update"] / fast["seconds"]["update"]
+    assert fast["gains"]["update"] == pytest.approx(ratio)
+    assert "gains" not in stock
+
+
+def test_a_run_ends_in_a_table_and_a_page(made) -> None:
+    out, said = made
+    rows = [line for line in said if line.startswith("| cfg_kl |")]
+    assert len(rows) == 2
+    (written,) = (out / "pages").iterdir()
+    text = written.read_text()
+    assert said[-2] == str(written)
+    assert all(line in text for line in rows)
+    assert str(out) not in text, "where it was measured is nobody's business"
+
+
+@pytest.mark.parametrize("words", [("--steps", "0"), ("--idle", "--device", "cpu")])
+def test_what_cannot_be_measured_is_refused(words: tuple[str, ...]) -> None:
+    from benchmarks.trainer_speed import main
+
+    with pytest.raises(SystemExit) as refused:
+        main(["--out", "unused", "--size", "small", "--device", "cpu", *words])
+    assert refused.value.code == 2
+
+
+def test_every_case_has_a_line_in_the_help() -> None:
+    from benchmarks import trainer_speed
+
+    assert all(f"\n    {case} " in str(trainer_speed.__doc__) for case in CASES)
