@@ -412,20 +412,13 @@ def test_what_is_compiled_on_a_gpu_is_recorded(
     assert (sd3_policy._graphs(policy, torch.device(device)) is not None) == recorded
 
 
-def test_the_empty_prompt_is_encoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_empty_prompt_is_on_the_device_once() -> None:
     policy = policy_of("lora")
-    asked: list[list[str]] = []
-    encode = policy._encoder.encode
-
-    def watched(texts):
-        asked.append(list(texts))
-        return encode(texts)
-
-    monkeypatch.setattr(policy._encoder, "encode", watched)
     conditions = policy.encode(PROMPTS, 2.0)
-    expected = conditions.after(encode(["", ""]))
-    for _ in range(2):
-        both = policy.guided(conditions)
-        assert torch.equal(both.embeddings, expected.embeddings)
-        assert torch.equal(both.pooled, expected.pooled)
-    assert asked == [[one.text for one in PROMPTS], [""]]
+    first, second = policy.guided(conditions), policy.guided(conditions)
+    nothing = policy.encode_texts([""])
+    for both in (first, second):
+        assert all(row is nothing.rows[0] for row in both.rows[:2])
+        assert [*both.rows[2:]] == [*conditions.rows]
+        assert torch.equal(both.embeddings[0], nothing.embeddings[0])
+        assert torch.equal(both.pooled[2:], conditions.pooled)
