@@ -171,6 +171,18 @@ def test_a_budget_that_long_answers_may_pass_is_warned_of(tmp_path: Path) -> Non
     assert f"{cost.most:,.2f} with the longest answers" in warning
 
 
+def test_what_a_remote_reward_asks_is_its_services_business(tmp_path: Path) -> None:
+    """That one has a budget of its own, and nothing is taken out of this run's."""
+    priced = (PRICED, "judges.j.budget.calls=1", f"judges.j.ledger={tmp_path / 'ledger.jsonl'}")
+    here = (*priced, "rewards.yes_no={judge: j}")
+    assert [*said(planned(*here))]
+    assert asked_of_scenes(*here)
+    away = planned(*here, "rewards.yes_no={placement: remote, urls: ['http://host']}")
+    assert away.reward_calls == planned(*here).reward_calls
+    assert away.judged == away.judge_costs == ()
+    assert [one for one in away.warnings if "judges.j" in one] == []
+
+
 def asked_of_scenes(*overrides: str) -> list[str]:
     return [one for one in planned(*overrides).warnings if one.startswith("data.source: scenes")]
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from atelier.config.judge_work import judges_asked_here
+from atelier.config.asked_judges import judges_asked_here
 from atelier.config.placement import SAMPLER
 from atelier.config.schema import RunConfig
 from atelier.errors import ConfigError

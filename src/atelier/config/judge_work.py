@@ -10,10 +10,10 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from atelier.config.asked_judges import judged_here
 from atelier.config.schema import RunConfig
 from atelier.config.sections.judge import ANSWER_LIMITS, JudgeConfig
 from atelier.config.sections.questions import Asked
-from atelier.config.sections.rewards import JudgedSection
 
 PICTURE_TOKENS = 1000  # of 1024 x 1024 pixels: 765 to GPT-4o, 1 369 to Qwen2.5-VL
 SMALL_PICTURE_TOKENS = 85  # with image_detail: low
@@ -73,7 +73,7 @@ class Cost:
 
 
 def judge_work(config: RunConfig, scored: int, evaluated: int) -> tuple[JudgeWork, ...]:
-    """What every reward and the suite ask.
+    """What every reward that this run scores itself, and the suite, ask.
 
     Args:
         scored: images that rewards are asked about.
@@ -129,10 +129,9 @@ def _askers(
     config: RunConfig, scored: int, evaluated: int
 ) -> Iterator[tuple[str, str, Asked, int]]:
     """Key, judge, what it is asked about an image, and how many images."""
-    for path, section in config.rewards.by_path().items():
-        if isinstance(section, JudgedSection):
-            asked = section.asked_of_an_image(config.rollout.group_size)
-            yield path, section.judge, asked, scored
+    for path, section in judged_here(config):
+        asked = section.asked_of_an_image(config.rollout.group_size)
+        yield path, section.judge, asked, scored
     evaluation = config.evaluation
     if evaluation.judge is not None:
         asked = evaluation.asked_by(evaluation.suite)
@@ -173,20 +172,3 @@ def _limit(judge: JudgeConfig) -> int | None:
     """Tokens of an answer at most, where the parameters of its calls say it."""
     found = [judge.parameters.get(name) for name in ANSWER_LIMITS]
     return next((one for one in found if isinstance(one, int)), None)
-
-
-def judges_asked_here(config: RunConfig, rewards: bool = True) -> list[str]:
-    """Names of the judges that the run itself asks, in the order of `judges`: a remote reward's is
-    its service's own business.
-
-    Args:
-        rewards: whether those of rewards count, or the suite's alone.
-    """
-    asked = {config.evaluation.judge}
-    if rewards:
-        asked |= {
-            one.judge
-            for one in config.rewards.sections().values()
-            if isinstance(one, JudgedSection) and one.placement != "remote"
-        }
-    return [name for name in config.judges if name in asked]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from atelier.config.asked_judges import judged_here
 from atelier.config.schema import RunConfig
-from atelier.config.sections.rewards import JudgedSection
 from atelier.config.suite_data import heldout_format
 
 _WORLD = "scenes"
@@ -14,8 +14,9 @@ _WORLD = "scenes"
 def paid_judge_warnings(config: RunConfig) -> Iterator[tuple[str, str]]:
     """Key and warning of a judge with a price or a token that is asked about prompts of the
     embedded world: recipes of published models have these until others are named."""
-    asked = _of_rewards(config) if config.data.source == _WORLD else set()
-    if heldout_format(config.data) == _WORLD:
+    is_trained_on = config.data.source == _WORLD
+    asked = {section.judge for _, section in judged_here(config) if is_trained_on}
+    if config.evaluation.judge is not None and heldout_format(config.data) == _WORLD:
         asked.add(config.evaluation.judge)
     paid = [
         f"judges.{name}"
@@ -29,8 +30,3 @@ def paid_judge_warnings(config: RunConfig) -> Iterator[tuple[str, str]]:
             "shapes and short words of the embedded world; name prompts of yours with data.source "
             "and data.path, unless that is meant",
         )
-
-
-def _of_rewards(config: RunConfig) -> set[str | None]:
-    sections = config.rewards.sections().values()
-    return {one.judge for one in sections if isinstance(one, JudgedSection)}

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 
-from atelier.config.judge_work import judges_asked_here
+from atelier.config.asked_judges import judges_asked_here
 from atelier.config.placement import SAMPLER
 from atelier.config.schema import RunConfig
 from atelier.errors import Stopped
