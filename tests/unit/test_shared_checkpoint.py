@@ -133,6 +133,24 @@ def test_what_the_main_rank_refuses_is_every_ranks_error(tmp_path: Path) -> None
     assert str(first) == str(second)
 
 
+def test_a_manifest_that_goes_while_the_main_rank_chooses_is_every_ranks_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No rank is left waiting for a choice that never comes."""
+    run, find = tmp_path / "run", module.find_checkpoint
+    save(RunDirectory(run).checkpoints, 1)
+
+    def found_and_gone(folder: Path, *rest: Any) -> Checkpoint | None:
+        found = find(folder, *rest)
+        (folder / "step-000001" / module.MANIFEST).unlink()
+        return found
+
+    monkeypatch.setattr(module, "find_checkpoint", found_and_gone)
+    for error in found_by_ranks([run, run]):
+        assert isinstance(error, CheckpointError)
+        assert "MANIFEST.json: No such file" in str(error)
+
+
 def test_a_rank_with_other_prompts_is_an_error_on_all(tmp_path: Path) -> None:
     for error in found_by_ranks(two_views(tmp_path), ("d", "e")):
         assert "rank 1 on node-7 has another configuration" in str(error)

@@ -51,9 +51,9 @@ def shared_checkpoint(
     if world.is_main:
         try:
             checkpoint = find_checkpoint(folder, digest, journal, kept)
+            choice = None if checkpoint is None else _choice(folder, checkpoint)
         except CheckpointError as error:
             words = str(error)
-        choice = None if checkpoint is None else _choice(folder, checkpoint)
     choice, words = world.gather((choice, words))[0]
     if words is None and choice is not None and not world.is_main:
         try:
