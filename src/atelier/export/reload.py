@@ -59,7 +59,7 @@ def reload_all(exported: Sequence[Exported], device: str) -> list[Outcome]:
     as many threads as this process does.
 
     Raises:
-        CheckpointError: the process itself failed.
+        CheckpointError: the process itself failed, or took too long.
     """
     with tempfile.TemporaryDirectory(prefix="atelier-verify-") as folder:
         jobs = [_job(one, device, Path(folder, f"{i}.npz")) for i, one in enumerate(exported)]
@@ -68,13 +68,16 @@ def reload_all(exported: Sequence[Exported], device: str) -> list[Outcome]:
         # -I: neither PYTHONPATH nor the working directory can lend it a module.
         program = str(Path(clean_process.__file__).parent)
         command = [sys.executable, "-I", program, str(jobs_file), str(outcomes_file)]
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT,
-            env={**os.environ, **_threads(), "HF_HUB_OFFLINE": "1", "TQDM_DISABLE": "1"},
-        )
+        environment = {**os.environ, **_threads(), "HF_HUB_OFFLINE": "1", "TQDM_DISABLE": "1"}
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=TIMEOUT, env=environment
+            )
+        except subprocess.TimeoutExpired as error:
+            raise CheckpointError(
+                f"the process that reloads the export took more than {TIMEOUT:g} s: export where "
+                "there is a GPU, or lower export.verify_prompts"
+            ) from error
         if done.returncode != 0:
             raise CheckpointError(
                 f"the process that reloads the export ended with code {done.returncode}: "
