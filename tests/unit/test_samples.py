@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 import re
 from dataclasses import replace
 from html import unescape
@@ -14,10 +13,6 @@ import pytest
 import torch
 from PIL import Image
 
-from atelier.data.edit_rows import edit_prompt
-from atelier.data.edits import edit
-from atelier.data.ground_truth import source_image
-from atelier.data.scenes import Scene, SceneObject
 from atelier.legible import legible_json
 from atelier.report.page import render
 from atelier.report.run_data import sample_folders
@@ -187,25 +182,30 @@ def test_what_was_written_is_kept_legible_and_shown(tmp_path: Path) -> None:
 
 
 def test_an_edit_is_shown_beside_its_source(tmp_path: Path) -> None:
-    """Which is kept with it, once a group: the data may have moved on."""
-    things = (SceneObject("circle", "red", (1, 1)), SceneObject("square", "blue", (2, 0)))
-    made = edit_prompt(edit(Scene(things), random.Random(0), "remove"))
+    """As the policy saw it, once a group. The data may have moved on: its file is not read again,
+    which may be of any size."""
     run, one = RunDirectory(tmp_path), experience()
-    samples = one.rollouts[0][0].samples
-    samples[:] = [
-        replace(sample, prompt=made) if sample.index < 2 else sample for sample in samples
+    ((rollout,),) = one.rollouts
+    gone = {"source_image": str(tmp_path / "gone.png")}
+    rollout.samples[:] = [
+        replace(sample, prompt=replace(sample.prompt, metadata=gone)) for sample in rollout.samples
     ]
-    content = kept(run, one)
-    sources = {entry["index"]: entry.get("source") for entry in content["samples"]}
-    assert sources == {0: "source-00000.png", 1: "source-00000.png", 2: None, 3: None}
-    with Image.open(run.step_samples(10) / "source-00000.png") as shown:
-        assert np.array_equal(np.asarray(shown), np.asarray(source_image(made)))
+    levels = (10, 10, 200, 200)  # by sample: its group's
+    seen = [Image.new("RGB", (8, 8), (level, level, level)) for level in levels]
+    content = kept(run, replace(one, rollouts=[[replace(rollout, sources=seen)]]))
+    sources = {entry["index"]: entry["source"] for entry in content["samples"]}
+    first, second = "source-00000.png", "source-00001.png"
+    assert sources == {0: first, 1: first, 2: second, 3: second}
+    for name, picture in ((first, seen[0]), (second, seen[2])):
+        with Image.open(run.step_samples(10) / name) as shown:
+            assert np.array_equal(np.asarray(shown), np.asarray(picture))
     found = read_samples(run.step_samples(10))
     page = samples_page("run", found)
     outline(page)
-    assert page.count('<div class="read">source</div>') == 2
+    assert page.count('<div class="read">source</div>') == 4
     assert found.edits
-    (run.step_samples(10) / "source-00000.png").unlink()
+    for name in (first, second):
+        (run.step_samples(10) / name).unlink()
     found = read_samples(run.step_samples(10))
     assert not found.edits
     assert "no source picture: no such file source-00000.png" in samples_page("run", found)

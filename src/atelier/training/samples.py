@@ -3,7 +3,7 @@
     train/samples/step-000010/
         00012.png       an image, by its index in the step
         00012-1.png     an earlier one of the same sample, where it made several
-        source-00003.png    what the edits of a group changed
+        source-00003.png    what the edits of a group changed, as the policy saw it
         samples.json    step, and of each image: place (best, worst, missing), prompt, total,
                         scores, weights, the rewards' details, why scores are missing, whether it is
                         ground truth, and whose; earlier images with what the policy said of them;
@@ -29,7 +29,6 @@ from PIL import Image
 from torch import Tensor
 
 from atelier.config.schema import RunConfig
-from atelier.data.ground_truth import source_image
 from atelier.legible import LONGEST_COMPLETION, legible, legible_json
 from atelier.policies.base import Rollout, Sample
 from atelier.tracking.run_directory import RunDirectory, write_json
@@ -125,9 +124,9 @@ def _kept(rollout: Rollout, row: int, experience: Experience) -> _Kept:
     sample, drawings = rollout.samples[row], rollout.drawings
     said = _described(sample, experience)
     images = {said["image"]: rollout.images[row]}
-    if (source := source_image(sample.prompt)) is not None:  # data may move on: the page shows it
+    if rollout.sources is not None:  # data may move on: the page shows it
         said["source"] = f"source-{sample.group_id:05d}.png"
-        images[said["source"]] = np.asarray(source)
+        images[said["source"]] = np.asarray(rollout.sources[row])
     if rollout.completions is not None:
         said["completion"] = legible(rollout.completions[row], longest=LONGEST_COMPLETION)
     if drawings is None:
