@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import closing, suppress
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -158,3 +159,23 @@ def test_step_zero_is_the_beginning_of_the_baseline_and_later_steps_are_scored(t
     assert f"held-out at step 5 (first 6 of {len(PAIRS)} prompts): " in caplog.text
     assert (folder / "paircomp.json").is_file()
     assert (folder / "grid.png").is_file()
+
+
+def test_step_zero_has_what_was_written_before_each_image(tmp_path):
+    """Whole, as the folders of later steps have it: the page says that it is there."""
+    run, config = RunDirectory(tmp_path), configured()
+    write_prompts(run.data / "heldout.parquet", PAIRS)
+    files = [one.file for one in image_requests(PAIRS, config.evaluation)]
+    words = [f"a plan\nfor {file} " + "and more " * 2000 for file in files]
+    write_images(run.baseline, files, images(config.evaluation), words)
+    score_folder(run.baseline, PAIRS, config.evaluation)
+    write_step_zero(run, config)
+    folder = run.periodic_evaluation("paircomp", 0)
+    kept = {path.name: path.read_text() for path in (folder / "images").glob("*.txt")}
+    shown = {row["image"] for row in read_evaluation(folder).rows}
+    assert len(shown) == 12
+    assert kept == {
+        Path(file).with_suffix(".txt").name: text
+        for file, text in zip(files, words, strict=True)
+        if file in shown
+    }

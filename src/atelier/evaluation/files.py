@@ -46,6 +46,16 @@ def write_images(
         Image.fromarray(image).save(folder / file)
 
 
+def copy_images(source: Path, folder: Path, files: Sequence[str]) -> None:
+    """Copy these files of an evaluation folder into another, each with what was written before
+    it."""
+    (folder / "images").mkdir(parents=True, exist_ok=True)
+    for file in files:
+        if (words := source / _completion(file)).exists():
+            shutil.copyfile(words, folder / _completion(file))
+        shutil.copyfile(source / file, folder / file)
+
+
 def read_images(folder: Path, files: Sequence[str]) -> NDArray[np.uint8]:
     """Read these files of an evaluation folder, uint8 [N, H, W, 3].
 

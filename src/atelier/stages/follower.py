@@ -10,7 +10,6 @@ beside it, and at its end for the last time: then the stage stops, resumable, wi
 from __future__ import annotations
 
 import logging
-import shutil
 import threading
 from types import TracebackType
 
@@ -19,7 +18,7 @@ from atelier.config.schema import RunConfig
 from atelier.data.prompts import read_prompts
 from atelier.errors import AtelierError, Stopped
 from atelier.evaluation.evaluate import score_folder
-from atelier.evaluation.files import read_evaluation, read_images, write_results
+from atelier.evaluation.files import copy_images, read_evaluation, read_images, write_results
 from atelier.evaluation.judging import SuiteJudge
 from atelier.evaluation.requests import evaluated, image_requests
 from atelier.evaluation.results import restricted
@@ -110,7 +109,5 @@ def write_step_zero(run: RunDirectory, config: RunConfig) -> None:
     there = {row["image"] for row in baseline.rows}
     asked = [one.file for one in image_requests(prompts, config.evaluation)]
     files = [file for file in asked if file in there]
-    (folder / "images").mkdir(parents=True, exist_ok=True)
-    for file in files:
-        shutil.copyfile(run.baseline / file, folder / file)
+    copy_images(run.baseline, folder, files)
     write_results(folder, restricted(baseline, files), read_images(folder, files))
