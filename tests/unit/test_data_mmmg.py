@@ -12,7 +12,7 @@ from PIL import Image
 from atelier.config.sections.data import DataConfig
 from atelier.data.prepare import prepare
 from atelier.data.prompts import read_prompts
-from atelier.data.readers.mmmg import picture_file, read
+from atelier.data.readers.mmmg import read
 from atelier.errors import DataError
 from atelier.mmmg.benchmark import CELLS, SAMPLES_OF_DISCIPLINE, SAMPLES_OF_TIER
 from atelier.mmmg.fidelity import MOST_PARTS
@@ -177,16 +177,6 @@ def test_wrong_lines_are_reported_together(tmp_path):
     with pytest.raises(DataError, match="3 problems") as error:
         read(path)
     assert re.findall(r"line \d", str(error.value)) == ["line 1", "line 2", "line 3"]
-
-
-def test_pictures_of_a_folder(tmp_path):
-    (tmp_path / "PhD").mkdir()
-    for name in ("a.png", "a.jpg", "b.jpg"):
-        (tmp_path / "PhD" / name).touch()
-    assert picture_file(tmp_path, "PhD", "a").name == "a.png"
-    assert picture_file(tmp_path, "PhD", "b").name == "b.jpg"
-    with pytest.raises(DataError, match=r"PhD/c\.png: no such picture, and no c\.jpg either"):
-        picture_file(tmp_path, "PhD", "c")
 
 
 def test_a_table_is_made_of_it(tmp_path):

@@ -1,9 +1,9 @@
-"""Image statistics on pictures whose numbers are known, and the grids."""
+"""Image statistics on pictures whose numbers are known, and the sheet of a sample."""
 
 import numpy as np
 import pytest
 
-from atelier.evaluation.grid import comparison_grid, contact_sheet
+from atelier.evaluation.grid import contact_sheet
 from atelier.evaluation.image_statistics import NAMES, image_statistics
 
 
@@ -35,19 +35,6 @@ def test_noise_has_more_edges_and_colours_than_a_picture():
     found = image_statistics(noise)
     assert found["edge_density"] > 0.5
     assert 8 < found["color_entropy"] <= 9
-
-
-def test_a_comparison_has_a_column_a_step_and_a_row_a_prompt():
-    columns = {"step 0": [flat(10), flat(20), flat(30)], "step 60": [flat(40), flat(50), flat(60)]}
-    grid = comparison_grid(columns, ["CAT", "DOG", "a caption that is far too long for its place"])
-    colors = {color for _, color in grid.getcolors(100_000)}
-    assert {(v, v, v) for v in (10, 20, 30, 40, 50, 60)} <= colors
-    wide = comparison_grid({**columns, "step 90": columns["step 0"]})
-    assert wide.height == grid.height
-    with pytest.raises(ValueError, match="equal columns"):
-        comparison_grid({"a": [flat(1)], "b": []})
-    with pytest.raises(ValueError, match="captions"):
-        comparison_grid(columns, ["one"])
 
 
 def test_a_sheet_shows_every_image_once():

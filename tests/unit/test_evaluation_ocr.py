@@ -13,12 +13,7 @@ from atelier.data.render import render
 from atelier.data.scenes import Scene, Word, prompt, to_dict
 from atelier.errors import DataError
 from atelier.evaluation.evaluate import evaluate, score_folder
-from atelier.evaluation.files import (
-    read_evaluation,
-    read_images,
-    write_evaluation,
-    write_images,
-)
+from atelier.evaluation.files import read_evaluation, read_images, write_images, write_results
 from atelier.evaluation.requests import image_requests
 from atelier.evaluation.results import Evaluation, compare, summarize
 
@@ -118,18 +113,13 @@ def test_evaluations_without_a_common_prompt_cannot_be_compared(perfect):
         compare(twice, perfect)
 
 
-def test_written_evaluations_read_back_equal_and_replace_older_ones(tmp_path, perfect, shifted):
-    folder = tmp_path / "baseline" / "ocr"
-    write_evaluation(folder, shifted, pictures(WORDS))
-    write_evaluation(folder, perfect, pictures(WORDS))
+def test_written_evaluations_read_back_equal(tmp_path, perfect):
+    folder = tmp_path / "baseline"
+    write_images(folder, FILES, pictures(WORDS))
+    write_results(folder, perfect, pictures(WORDS))
     assert read_evaluation(folder) == perfect
-    assert sorted(path.name for path in folder.iterdir()) == [
-        "grid.png",
-        "images",
-        "scores.jsonl",
-        "summary.json",
-    ]
-    assert [path.name for path in folder.parent.iterdir()] == ["ocr"], "nothing aside is left"
+    names = sorted(path.name for path in folder.iterdir())  # nothing aside is left
+    assert names == ["grid.png", "images", "scores.jsonl", "summary.json"]
     np.testing.assert_array_equal(read_images(folder, FILES), pictures(WORDS))
 
 
@@ -153,7 +143,8 @@ def test_a_folder_that_does_not_fit_is_refused(tmp_path):
 
 
 def test_a_damaged_result_is_refused(tmp_path, perfect):
-    write_evaluation(tmp_path / "e", perfect, pictures(WORDS))
+    write_images(tmp_path / "e", FILES, pictures(WORDS))
+    write_results(tmp_path / "e", perfect, pictures(WORDS))
     scores = tmp_path / "e" / "scores.jsonl"
     lines = scores.read_text(encoding="utf-8").splitlines(keepends=True)
     assert json.loads(lines[0])["target"] == "KEM"

@@ -16,7 +16,7 @@ from atelier.data.readers.paircomp import read
 from atelier.data.scene_tables import scene_table
 from atelier.errors import DataError
 from atelier.evaluation.evaluate import evaluate
-from atelier.evaluation.files import write_evaluation
+from atelier.evaluation.files import write_images, write_results
 from atelier.evaluation.judging import SuiteJudge
 from atelier.evaluation.score_files import category_means, read_score_file
 from atelier.judge.questions import Answer
@@ -156,7 +156,8 @@ def test_a_run_and_its_folder_say_what_the_report_says(tmp_path, monkeypatch):
     run = tmp_path / "runs" / "5a17b0-run"
     for folder, judge in (("baseline", None), ("evaluate", SuiteJudge("j", "m", Levels()))):
         evaluation = evaluate(pictures, list(scene_table(data, "train")), config, judge)
-        write_evaluation(run / folder, evaluation, pictures)
+        write_images(run / folder, [row["image"] for row in evaluation.rows], pictures)
+        write_results(run / folder, evaluation, pictures)
     (run / "run.json").write_text("{}")
     whole = evaluation.summary["metrics"]["judge_arithmetic"]
     expected = f"{whole['mean']:.3f} ({whole['low']:.3f} to {whole['high']:.3f})"

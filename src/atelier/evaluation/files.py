@@ -4,13 +4,13 @@
     images/00000.txt    what the policy wrote before it, whole, where it writes
     scores.jsonl        a row an image; of what was written the beginning, as one line
 
-A folder with a summary is complete. Files appear by renaming, so a reader never sees half of one.
+A folder with a summary is complete. All but images and their words appears by renaming, so a reader
+never sees half of one; whoever scores images is told when all of them are there.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -82,22 +82,6 @@ def read_completions(folder: Path, files: Sequence[str]) -> list[str | None]:
         DataError: a file is unreadable.
     """
     return [_read_completion(folder / _completion(file)) for file in files]
-
-
-def write_evaluation(folder: Path, evaluation: Evaluation, images: NDArray[np.uint8]) -> None:
-    """Write everything aside, then put it in place of `folder` (an older one is replaced)."""
-    aside = folder.with_name(f".{folder.name}.{os.getpid()}")
-    old = folder.with_name(f".{folder.name}.old.{os.getpid()}")
-    shutil.rmtree(aside, ignore_errors=True)
-    try:
-        write_images(aside, [str(row["image"]) for row in evaluation.rows], images)
-        write_results(aside, evaluation, images)
-        if folder.exists():
-            folder.rename(old)
-        aside.rename(folder)
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
-        shutil.rmtree(old, ignore_errors=True)
 
 
 def write_results(folder: Path, evaluation: Evaluation, images: NDArray[np.uint8]) -> None:

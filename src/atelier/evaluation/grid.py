@@ -1,8 +1,8 @@
-"""Images side by side in one picture: the same prompts and noise at several steps, or a sample."""
+"""Images side by side in one picture, each with a few words."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,38 +12,8 @@ CELL = 96  # pixels; smaller images are enlarged without smoothing, larger ones 
 MARGIN = 8
 BACKGROUND = (222, 222, 222)  # neither paper white nor black: borders of images stay visible
 TEXT_HEIGHT = 16
-ROW_CAPTION_WIDTH = 150
 
 Images = Sequence[NDArray[np.uint8]] | NDArray[np.uint8]
-
-
-def comparison_grid(
-    columns: Mapping[str, Images], row_captions: Sequence[str] = (), cell: int = CELL
-) -> Image.Image:
-    """One column a step (or before and after), one row a prompt.
-
-    Args:
-        columns: caption -> images uint8 [H, W, 3], the same number in every column.
-        row_captions: one a row, or none.
-
-    Raises:
-        ValueError: no columns, or columns or captions of different lengths.
-    """
-    lengths = {name: len(images) for name, images in columns.items()}
-    rows = next(iter(lengths.values()), 0)
-    if not rows or len(set(lengths.values())) > 1 or len(row_captions) not in (0, rows):
-        raise ValueError(f"a grid needs equal columns: {lengths}, {len(row_captions)} captions")
-    left = ROW_CAPTION_WIDTH if row_captions else 0
-    canvas, draw = _canvas(left + len(columns) * (cell + MARGIN), rows * (cell + MARGIN))
-    for x, (caption, images) in enumerate(columns.items()):
-        corner_x = left + MARGIN + x * (cell + MARGIN)
-        _write(draw, (corner_x, MARGIN), caption, cell)
-        for y, image in enumerate(images):
-            _paste(canvas, image, (corner_x, MARGIN + TEXT_HEIGHT + y * (cell + MARGIN)), cell)
-    for y, caption in enumerate(row_captions):
-        middle = MARGIN + TEXT_HEIGHT + y * (cell + MARGIN) + cell // 2 - TEXT_HEIGHT // 2
-        _write(draw, (MARGIN, middle), caption, left - MARGIN)
-    return canvas
 
 
 def contact_sheet(

@@ -37,11 +37,6 @@ class ScoreTable:
     def __len__(self) -> int:
         return len(self.valid)
 
-    @property
-    def valid_share(self) -> float:
-        """Share of the images that have a total; 1 for no images."""
-        return float(self.valid.mean()) if len(self) else 1.0
-
 
 # In the place of a score that nobody wants: the image's data set does not name the reward.
 NOT_ASKED: Final = Missing("its data set does not name this reward")

@@ -33,7 +33,6 @@ from atelier.mmmg.predicates import MalformedPredicate, parse
 
 logger = logging.getLogger(__name__)
 
-ENDINGS = (".png", ".jpg")
 LONGEST_KEY = 200  # bytes; file systems take 255, and tools add words of theirs
 # What each file calls the parts of a sample.
 TEST = {"prompt": "prompt", "graph": "Knowledge_Graph", "annotation": "Annotation"}
@@ -66,20 +65,6 @@ def read(path: Path) -> list[Prompt]:
     if told:
         logger.warning("%s: not all of MMMG: %s", path, "; ".join(told[:3]))
     return prompts
-
-
-def picture_file(root: Path, tier: str, key: str) -> Path:
-    """The picture of a sample in a folder as the benchmark's tools write it: root/tier/key.png, or
-    .jpg.
-
-    Raises:
-        DataError: there is neither.
-    """
-    files = [root / tier / f"{key}{ending}" for ending in ENDINGS]
-    for file in files:
-        if file.is_file():
-            return file
-    raise DataError(f"{files[0]}: no such picture, and no {files[1].name} either")
 
 
 def _document(path: Path) -> dict[str, Any] | list[Any]:

@@ -20,25 +20,6 @@ from atelier.policies.qwen.inputs import Inputs, Side, inputs_of
 
 
 @dataclass(frozen=True)
-class Account:
-    """Tokens of one sample that reach the transformer, and of its completion those that do not.
-
-    Attributes:
-        user: of the user's turn, without an image's.
-        image: of the source image.
-        tail: between the user's words and the completion.
-        completion: written, with the mark that ends it.
-        lost: of the completion's, beyond the window.
-    """
-
-    user: int
-    image: int
-    tail: int
-    completion: int
-    lost: int
-
-
-@dataclass(frozen=True)
 class Conditioned:
     """Embeddings [B, L, D], zeros after a row's own; mask [B, L] bool; own tokens of each row."""
 
@@ -85,12 +66,6 @@ class Conditioning:
             kept: tokens of the prompt that it sees (ChatPrompt.kept).
         """
         return self._window - kept - 1
-
-    def account(self, prompt: ChatPrompt, completion: Sequence[int]) -> Account:
-        written = len(self._ended(completion))
-        beyond = max(0, prompt.kept + written - self._window)
-        lost = min(beyond, written)
-        return Account(prompt.user, prompt.image, prompt.tail, written, lost)
 
     def __call__(
         self,
