@@ -1,4 +1,4 @@
-"""Every key a run can set, by concern. The reference page in docs/ is generated from this file.
+"""A whole run's configuration, put together of its sections; the reference page is generated of it.
 
 Values come from four places, later ones winning: the defaults here, the recipe (and those it
 inherits), params.yaml, and `--set dotted.key=value`. A key that is not here is refused with a

@@ -11,8 +11,6 @@ from atelier.config.sections.ground_truth import GroundTruthConfig
 from atelier.config.sections.objective import LossMean, RatioLevel, SapoConfig, Surrogate
 
 AdvantageUse = Literal["all", "positive_only", "negative_only", "one_only", "binary"]
-
-
 BehaviourSchedule = Literal["follow", "ramp", "late_ramp"]
 
 

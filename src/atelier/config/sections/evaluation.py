@@ -22,8 +22,6 @@ from atelier.config.sections.suites import (
 SuiteName = Literal[
     "ocr", "scenes", "yes_no", "paircomp", "editing", "mmmg", "complex_edit", "unigenbench"
 ]
-
-
 _IMAGES_OF_A_PROMPT = {"paircomp": 2, "unigenbench": 4}  # as published
 
 

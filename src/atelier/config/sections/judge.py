@@ -37,8 +37,6 @@ from atelier.legible import legible_value
 JudgeName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,39}$")]
 # What the client sets itself, by the question and by the other keys of the section.
 _RESERVED = ("model", "messages", "stream", "n", "response_format", "logprobs", "top_logprobs")
-
-
 # Of a million tokens: sums of larger ones would be no number.
 Price = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 ANSWER_LIMITS = ("max_completion_tokens", "max_tokens")

@@ -10,23 +10,22 @@ from atelier.config.sections.base import PositiveInt, Section
 from atelier.config.sections.deepgen import BasesConfig, ConnectorConfig
 from atelier.config.sections.policy_parts import Dtype, TextConfig, VaeConfig
 
+_OF_SD3 = (
+    "attn.to_q",
+    "attn.to_k",
+    "attn.to_v",
+    "attn.to_out.0",
+    "attn.add_q_proj",
+    "attn.add_k_proj",
+    "attn.add_v_proj",
+    "attn.to_add_out",
+)
 LORA_TARGETS = {
-    "sd3": (
-        "attn.to_q",
-        "attn.to_k",
-        "attn.to_v",
-        "attn.to_out.0",
-        "attn.add_q_proj",
-        "attn.add_k_proj",
-        "attn.add_v_proj",
-        "attn.to_add_out",
-    ),
+    "sd3": _OF_SD3,
+    "deepgen": _OF_SD3,  # it has the same transformer
     "janus": ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
     "qwen": ("q_proj", "k_proj", "v_proj", "o_proj"),
 }
-
-
-LORA_TARGETS["deepgen"] = LORA_TARGETS["sd3"]  # it has the same transformer
 
 
 class LoraConfig(Section):

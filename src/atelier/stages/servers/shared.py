@@ -18,7 +18,7 @@ from atelier.rewards.service.__main__ import require_token_beyond_loopback
 from atelier.rewards.service.protocol import TOKEN_VARIABLE
 from atelier.rewards.service.settings import ServiceSettings
 from atelier.rewards.service_file import write_services
-from atelier.stages.servers.managed import ManagedServer
+from atelier.stages.servers.managed import ManagedServer, ServerSpec
 from atelier.stages.servers.ports import port_problem
 from atelier.stages.servers.specs import Place, reward_spec
 from atelier.stages.servers.waiting import POLL_SECONDS, wait_until_ready
@@ -54,25 +54,7 @@ def serve(
         raise ConfigError("rewards: none is set, so there is nothing to serve")
     folder = from_root(folder)
     _require_place(folder, host, port)
-    startup = max(section.startup for section in sections.values())
-    settings = ServiceSettings(rewards=config.rewards, judges=_asked(config))
-    place = Place(
-        label="rewards",
-        base=folder / "service",
-        record=folder / "processes" / "service.json",
-        token=token,
-        host=host,
-        port=port,
-        foreign=config.token_variables - {one.token_env for one in settings.judges.values()},
-    )
-    spec = reward_spec(
-        place,
-        lambda: settings,
-        ServerConfig(),
-        startup,
-        ["--host", host],
-    )
-    server = ManagedServer(spec)
+    server = ManagedServer(_spec(config, folder, host, port, token))
     server.start()
     try:
         wait_until_ready([server], until)
@@ -85,6 +67,22 @@ def serve(
             time.sleep(POLL_SECONDS)
     finally:
         server.stop()
+
+
+def _spec(config: RunConfig, folder: Path, host: str, port: int, token: str | None) -> ServerSpec:
+    """How all rewards are served as one, with what of this environment they need to know."""
+    startup = max(section.startup for section in config.rewards.sections().values())
+    settings = ServiceSettings(rewards=config.rewards, judges=_asked(config))
+    place = Place(
+        label="rewards",
+        base=folder / "service",
+        record=folder / "processes" / "service.json",
+        token=token,
+        host=host,
+        port=port,
+        foreign=config.token_variables - {one.token_env for one in settings.judges.values()},
+    )
+    return reward_spec(place, lambda: settings, ServerConfig(), startup, ["--host", host])
 
 
 def _asked(config: RunConfig) -> dict[str, JudgeConfig]:

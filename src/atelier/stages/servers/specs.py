@@ -10,6 +10,7 @@ from pathlib import Path
 
 from atelier.config.paths import repository_root
 from atelier.config.sections.judge import JudgeConfig
+from atelier.config.sections.launch import LOOPBACK
 from atelier.config.sections.servers import Placed, ServerConfig
 from atelier.judge import usage as judge_usage
 from atelier.processes.gpus import VISIBLE
@@ -21,9 +22,6 @@ from atelier.stages.servers.interpreter import interpreter
 from atelier.stages.servers.kinds import RewardServiceKind
 from atelier.stages.servers.managed import ServerSpec
 from atelier.stages.servers.served_models import judge_serving
-
-# Where a server listens for others that could be anywhere: a port nobody has now.
-LOOPBACK = "127.0.0.1"
 
 
 @dataclass(frozen=True)
