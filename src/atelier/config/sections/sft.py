@@ -14,6 +14,7 @@ from atelier.config.sections.base import Factor, Fraction, PositiveInt, Section
 
 # A name of the user's: part of keys.
 PicturesName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,39}$")]
+LIGHTEST, HEAVIEST = 1e-6, 1e6  # weights of a file: of other ones, products would be no numbers
 
 
 class PictureFile(Section):
@@ -30,7 +31,7 @@ class PictureFile(Section):
         min_length=1,
         description="Folder that DATA_ROOT stands for in a path of MMEngine's Python or YAML.",
     )
-    weight: Annotated[float, Field(ge=1e-6, le=1e6)] = Field(
+    weight: Annotated[float, Field(ge=LIGHTEST, le=HEAVIEST)] = Field(
         1.0, description="How often its pictures are drawn, as data.sft.sampling_mode has it."
     )
 

@@ -12,13 +12,13 @@ nothing; and a relative path is relative to the file that it stands in.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from atelier.config.paths import from_root, is_file
+from atelier.config.sections.sft import HEAVIEST, LIGHTEST
 from atelier.data.prompts import Prompt
 from atelier.data.readers import mmengine
 from atelier.data.readers.objects import checked
@@ -59,6 +59,7 @@ class PictureSet:
         problems = Problems(self.path)
         prompts: list[Prompt] = []
         for number, value in enumerate(json_list(from_root(self.path), "pictures")):
+            # Rows name pictures from the folder of their file: any name in that of the pictures.
             row = checked(self.folder / "_", problems, f"item {number}", value, ROW_KEYS)
             if row is not None:
                 metadata = {"image": row.picture("image_path")}
@@ -132,7 +133,10 @@ def _set(
         problems.add(where, "has no data_path")
     weight = values.get("sample_weight", 1.0)
     if not _is_weight(weight):
-        problems.add(where, f"sample_weight {legible_value(weight)}: a number above 0")
+        problems.add(
+            where,
+            f"sample_weight {legible_value(weight)}: a number from {LIGHTEST:g} to {HEAVIEST:g}",
+        )
     if "data_path" not in texts:
         return None
     path = texts["data_path"]
@@ -148,7 +152,7 @@ def _set(
 def _is_weight(value: Any) -> bool:
     if isinstance(value, mmengine.Unknown):
         return True  # told
-    return type(value) in (int, float) and 0 < value <= sys.float_info.max
+    return type(value) in (int, float) and LIGHTEST <= value <= HEAVIEST
 
 
 def _expanded(
