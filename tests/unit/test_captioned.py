@@ -6,6 +6,7 @@ import io
 import json
 import os
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from atelier.data.captioned import captioned_table, count_pictures, picture_indi
 from atelier.data.ground_truth import ground_truth_image
 from atelier.data.parquet_pictures import picture_bytes
 from atelier.data.prepare import input_files, prepare
-from atelier.data.prompts import read_prompts
+from atelier.data.prompts import PromptSet, read_prompts
 from atelier.data.readers.captioned import read
 from atelier.data.samplers import prompt_indices
 from atelier.errors import DataError, PlanError
@@ -216,6 +217,20 @@ def test_weights_say_how_often_files_are_met(tmp_path: Path) -> None:
     assert each["few"] / each.total() == pytest.approx(15 / 35, abs=0.06)
     together = drawn_by_name(tmp_path, "weight_only")
     assert together["few"] / together.total() == pytest.approx(0.72, abs=0.06)
+
+
+def test_a_table_without_weights_is_not_drawn_from_evenly_in_silence(tmp_path: Path) -> None:
+    """As earlier versions prepared it, and a resumed run still has it."""
+    files = {"own": {"path": str(write_lines(tmp_path / "own.jsonl", 5)), "weight": 3}}
+    config = configured(source="files", files=files)
+    table = captioned_table(config)
+    assert table is not None
+    older = tuple(
+        replace(one, metadata={key: one.metadata[key] for key in ("image", "dataset")})
+        for one in table
+    )
+    with pytest.raises(DataError, match=r"data/sft\.parquet: an earlier version prepared it"):
+        picture_indices(PromptSet(older, table.name), config.sft, 0, 2, 7)
 
 
 def test_every_picture_is_met_once_before_any_is_met_again() -> None:

@@ -99,13 +99,26 @@ def picture_indices(
 
     Raises:
         PlanError: there are fewer pictures than are to be drawn.
+        DataError: the table does not say how often its files are drawn.
     """
     require_enough(len(table), pictures, count)
     ids = [one.dataset_id for one in table]
-    weights = {one.dataset_id: one.metadata.get("weight", 1.0) for one in table}
-    shares = sampling_shares(ids, weights, pictures.sampling_mode)
+    shares = sampling_shares(ids, _weights(table, pictures), pictures.sampling_mode)
     # Not by the run's seed itself, as prompts are: tables of one size would be permuted alike.
     return weighted_indices(shares, update, count, key(TABLE, seed))
+
+
+def _weights(table: PromptSet, pictures: PicturesConfig) -> dict[int, float]:
+    """How often each data set is drawn; of scenes there is one."""
+    if pictures.source == "scenes":
+        return {0: 1.0}
+    try:
+        return {one.dataset_id: one.metadata["weight"] for one in table}
+    except KeyError as error:
+        raise DataError(
+            f"data/{table.name}.parquet: an earlier version prepared it, which does not say there "
+            "how often each of data.sft.files is drawn; move the run's data aside, and resume"
+        ) from error
 
 
 def require_enough(there: int, pictures: PicturesConfig, count: int) -> None:
