@@ -59,8 +59,8 @@ def copies_beside_trained(config: RunConfig) -> bool:
 
 
 def copies_of_trained(config: RunConfig, trained: int) -> Sizes:
-    """They: and the trained ones where these stay while others are in their place, or come from the
-    device to be averaged."""
+    """Bytes of each of these copies by its name, and of the trained weights beside it: these are
+    kept while the copy is in their place, or come from the device to be averaged."""
     sizes = {}
     if config.train.ema.enabled:
         sizes["moving average"] = 8 * trained
