@@ -50,6 +50,17 @@ def test_digest_is_sha256_of_canonical_json() -> None:
         ("rewards.deadline=9.0", set()),
         ("evaluation.ocr.workers=3", set()),
         ("evaluation.periodic_prompts=8", {*STAGES} - {"prepare"}),
+        ("evaluation.completions=none", {*STAGES} - {"prepare"}),
+        ("evaluation.prompts=9", {"baseline", "evaluate", "report"}),
+        ("rollout.group_size=4", {"train", "evaluate", "export", "report"}),
+        # What evaluated images are painted from: before and after would be of other policies.
+        ("rollout.kind=edit", {*STAGES} - {"prepare"}),
+        ("rollout.tokens.temperature=0.5", {*STAGES} - {"prepare"}),
+        ("rollout.editing.wish=' Draw it.'", {*STAGES} - {"prepare"}),
+        ("rollout.introspection.answer_tokens=9", {*STAGES} - {"prepare"}),
+        ("rollout.completion.max_tokens=9", {*STAGES} - {"prepare"}),
+        ("rollout.conditioning.template=planning", {*STAGES} - {"prepare"}),
+        ("rollout.environment.preset=released", {*STAGES} - {"prepare"}),
         ("export.weights=raw", {"evaluate", "export", "report"}),
         ("evaluation.bootstrap_samples=10", {"baseline", "evaluate", "report"}),
         ("export.dtype=bfloat16", {"export", "report"}),
@@ -58,6 +69,15 @@ def test_digest_is_sha256_of_canonical_json() -> None:
 )
 def test_a_key_changes_the_digests_of_the_stages_it_shapes(override: str, stages: set[str]) -> None:
     assert changed_stages(override) == stages
+
+
+def test_how_many_ranks_there_are_shapes_training_where_each_draws_its_window() -> None:
+    one, two = (
+        configured("tiny/base", "rollout.window.scope=rank", f"launch.processes={ranks}")
+        for ranks in (1, 2)
+    )
+    changed = {stage for stage in STAGES if stage_digest(one, stage) != stage_digest(two, stage)}
+    assert changed == {*STAGES} - {"prepare", "baseline"}
 
 
 def test_the_name_of_a_recipe_does_not_shape_anything(tmp_path: Path) -> None:

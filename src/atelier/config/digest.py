@@ -7,14 +7,16 @@ import json
 from typing import Any
 
 from atelier.config.schema import RunConfig
+from atelier.config.sections.evaluation import EvaluationConfig
 from atelier.config.sections.judge import JudgeConfig
 from atelier.config.sections.rewards import RewardSection
 
-# The part of `evaluation` that shapes training: what the trainer generates periodically.
-_PERIODIC = frozenset(
-    {"suite", "periodic_prompts", "images_per_prompt", "num_inference_steps", "guidance_scale"}
-    | {"seed", "micro_batch_size", "ocr", "yes_no", "paircomp", "editing", "mmmg", "complex_edit"}
-    | {"unigenbench"}
+# Of `evaluation`, what shapes the images that the trainer generates periodically, and their scores:
+# all but how many there are before and after it, and how intervals are drawn.
+_PERIODIC = frozenset(EvaluationConfig().shape()) - {"prompts", "bootstrap_samples"}
+# Of `rollout`, what shapes evaluated images, too: what a sample is, and what it is painted from.
+_SAMPLE = frozenset(
+    {"kind", "tokens", "introspection", "editing", "completion", "conditioning", "environment"}
 )
 _EVERYTHING = None
 _TRAIN: dict[str, frozenset[str] | None] = {
@@ -33,7 +35,10 @@ _TRAIN: dict[str, frozenset[str] | None] = {
 # results are independent of the world size (design section 3), but for `stage_digest`'s exception.
 SHAPED_BY: dict[str, dict[str, frozenset[str] | None]] = {
     "prepare": {"data": _EVERYTHING},
-    "baseline": {"data": _EVERYTHING, "policy": _EVERYTHING, "evaluation": _EVERYTHING},
+    "baseline": {
+        **dict.fromkeys(("data", "policy", "evaluation"), _EVERYTHING),
+        "rollout": _SAMPLE,
+    },
     "train": _TRAIN,
     # Averaged or last weights: what is exported is what is evaluated.
     "evaluate": {**_TRAIN, "evaluation": _EVERYTHING, "export": frozenset({"weights"})},
@@ -58,7 +63,7 @@ def stage_digest(config: RunConfig, stage: str) -> str:
         for section, keys in SHAPED_BY[stage].items()
     }
     # Each rank draws a window of its own: here alone, how many there are shapes what is trained.
-    if "rollout" in shape and config.rollout.window.scope == "rank":
+    if "train" in shape and config.rollout.window.scope == "rank":
         shape["ranks"] = config.launch.ranks
     # The judge that scores held-out images, where the stage does not depend on all of them.
     asked = config.evaluation.judge
