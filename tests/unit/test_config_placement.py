@@ -216,9 +216,14 @@ def test_a_large_judge_on_the_cpu_is_warned_of(overrides, expected):
 
 
 def test_a_judge_that_nobody_asks_is_warned_of_where_a_run_would_start_it():
-    said = "judges.scene: no reward and no suite asks it, and a run starts it all the same"
+    said = (
+        "judges.scene: no reward that this run scores and no suite asks it, and it is started all "
+        "the same"
+    )
     assert said in plan(config(JUDGE)).warnings
     asked = "rewards.yes_no.judge=scene"
+    remote = "rewards.yes_no={placement: remote, urls: ['http://h:1']}"
+    assert said in plan(config(JUDGE, asked, remote)).warnings
     suite = ("evaluation.suite=yes_no", "evaluation.yes_no.judge=scene")
     elsewhere = ("judges.scene.placement=remote", "judges.scene.urls=[http://h:1/v1]")
     for more in ((asked,), suite, elsewhere):

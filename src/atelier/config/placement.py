@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from atelier.config.asked_judges import judges_asked_here
 from atelier.config.divisors import counted, nearest_divisors
 from atelier.config.paths import from_root
 from atelier.config.schema import RunConfig
@@ -190,15 +191,14 @@ def placement_warnings(config: RunConfig) -> Iterator[tuple[str, str]]:
     Who sets `device: cpu`, or another program, knows what it does.
     """
     yield from _sampler_warnings(config)
-    asked = {
-        one.judge for one in config.rewards.sections().values() if isinstance(one, JudgedSection)
-    }
+    asked = judges_asked_here(config)
     for name, judge in config.judges.items():
         server = judge.server
-        if judge.placement == "managed" and name not in {*asked, config.evaluation.judge}:
+        if judge.placement == "managed" and name not in asked:
             yield (
                 f"judges.{name}",
-                "no reward and no suite asks it, and a run starts it all the same",
+                "no reward that this run scores and no suite asks it, and it is started all the "
+                "same",
             )
             continue
         has_gpus = server.gpus or server.share_gpus
