@@ -35,16 +35,22 @@ def inputs(run: RunDirectory, config: RunConfig) -> list[Path]:
 
 
 def local_model(config: RunConfig) -> list[Path]:
-    """Files and directories of what makes the images: the model, or its file of weights with its
-    layout and what it was trained from, and an adapter of the environment's transformer. A hub id
-    is identified by its name in the digest."""
+    """Files and directories of what makes the images: the model, or its file of weights (an index
+    with the files that it names) with its layout and what it was trained from, and an adapter of
+    the environment's transformer. A hub id is identified by its name in the digest.
+
+    Raises:
+        ConfigError: an index is none, or names what is not there.
+    """
     from atelier.config.paths import from_root, is_directory, is_file
+    from atelier.weight_index import weight_files
 
     policy = config.policy
     bases = (policy.bases.vlm, policy.bases.pipeline, policy.bases.sft)
     named = (policy.path, policy.layout, *bases, config.rollout.environment.adapter)
     paths = [from_root(one) for one in named if one is not None]
-    return [path for path in paths if is_directory(path) or is_file(path)]
+    here = (path for path in paths if is_directory(path) or is_file(path))
+    return [one for path in here for one in weight_files(path)]
 
 
 def _work(stage: Stage) -> dict[str, Any]:
