@@ -137,6 +137,7 @@ def test_the_tables_of_a_suite_are_artifacts(client, run):
 
 
 def test_the_best_and_worst_images_are_a_page(client, run):
+    write_record(run, "train", "running")
     write_json(
         run.step_samples(10) / "samples.json",
         {"step": 10, "samples": [SAMPLE]},
@@ -159,6 +160,8 @@ SAMPLE = {"place": "best", "index": 0, "group": 0, "image": "00000.png", "prompt
 
 
 def write_traces(run: RunDirectory, *answers: Answer) -> None:
+    if not (run.train / "stage.json").exists():
+        write_record(run, "train", "running")
     traces = JudgeTraces(run)
     for number, answer in enumerate(answers):
         image = Image.new("RGB", (32, 32), (number, 0, 0))
@@ -257,6 +260,7 @@ def test_what_is_remembered_names_neither_machine_nor_password(run, tmp_path):
 
 
 def test_steps_repeated_by_a_resumed_trainer_are_not_sent_again(client, run):
+    write_record(run, "train", "running")
     write_steps(run, range(1, 6))
     assert mlflow_mirror.sync(run)
     run.metrics.unlink()  # the resume cuts back to step 3, and trains 4 and 5 again
@@ -271,6 +275,7 @@ def test_steps_repeated_by_a_resumed_trainer_are_not_sent_again(client, run):
 
 def test_many_steps_go_in_whole_batches(client, run, monkeypatch):
     monkeypatch.setattr(series, "METRICS_A_BATCH", 10)
+    write_record(run, "train", "running")
     write_steps(run, range(1, 31))
     assert mlflow_mirror.sync(run)
     assert [step for step, _ in history(client, run, "reward/mean")] == list(range(1, 31))
@@ -300,15 +305,26 @@ def test_between_stages_nothing_runs(client, run):
     assert mirrored(client, run).info.status == "RUNNING"
 
 
-def test_another_digest_opens_another_run(client, run, store, tmp_path):
-    write_steps(run, [1])
+def test_another_digest_opens_another_run_with_its_own_numbers_alone(client, run, store):
+    finish(run)
     assert mlflow_mirror.sync(run)
     first = mirrored(client, run).info.run_id
     open_fake_run(run.root, store, "algorithm.beta=0.1")
+    assert mlflow_mirror.sync(run)  # of another beta are what lies there from train on
+    second = mirrored(client, run)
+    assert second.info.run_id != first
+    assert second.info.status == "SCHEDULED"
+    assert second.data.params["algorithm.beta"] == "0.1"
+    assert set(second.data.metrics) == {"baseline/similarity"}
+    assert not second.outputs.model_outputs
+    paths = {file.path for file in client.list_artifacts(second.info.run_id)}
+    assert not paths & {"images", "report", "ocr-step-000000.png"}
+    shutil.rmtree(run.train)
+    write_record(run, "train", "running", started=40)
+    write_steps(run, range(1, 3))
     assert mlflow_mirror.sync(run)
-    assert mirrored(client, run).info.run_id != first
-    assert mirrored(client, run).data.params["algorithm.beta"] == "0.1"
-    assert history(client, run, "reward/mean") == [(1, 0.01)]
+    assert history(client, run, "reward/mean") == [(1, 0.01), (2, 0.02)]
+    assert mirrored(client, run).info.status == "RUNNING"
 
 
 def test_four_processes_may_open_a_new_store_at_once(tmp_path):

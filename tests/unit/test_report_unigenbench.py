@@ -49,6 +49,7 @@ def finished(root: Path, *overrides: str, wrong: int = 7) -> RunDirectory:
     score(run.evaluate, wrong)
     score(run.periodic_evaluation("unigenbench", 0), 2)
     score(run.periodic_evaluation("unigenbench", 2), wrong)
+    write_record(run, "train")
     write_steps(run, range(1, 4))
     rows = compare(read_evaluation(run.baseline), read_evaluation(run.evaluate), 200)
     write_json(run.evaluate / "comparison.json", [asdict(one) for one in rows])

@@ -20,7 +20,7 @@ from atelier.errors import DataError
 from atelier.evaluation.reading import read_rows, read_summary, require_shown
 from atelier.legible import legible, legible_value
 from atelier.tracking.events import read_json_lines
-from atelier.tracking.run_directory import STAGES, RunDirectory, read_json_object
+from atelier.tracking.run_directory import STAGES, RunDirectory, read_json_object, read_run_file
 
 _STEP_FOLDER = re.compile(r"step-(\d+)")
 
@@ -99,6 +99,17 @@ def stage_records(run: RunDirectory) -> dict[str, dict[str, Any]]:
         if path.exists():
             records[stage] = read_json_object(path)
     return records
+
+
+def own_records(run: RunDirectory) -> dict[str, dict[str, Any]]:
+    """Those of `stage_records` that are of the configuration in run.json: the folder of a stage of
+    another one lies there until the stage begins again and moves it aside."""
+    digests = read_run_file(run)["digests"]
+    return {
+        stage: record
+        for stage, record in stage_records(run).items()
+        if record["identity"]["digest"] == digests[stage]
+    }
 
 
 @dataclass(frozen=True)

@@ -9,14 +9,14 @@ from typing import Any
 
 from PIL.Image import Image
 
-from atelier.config.digest import digest, stage_digest
+from atelier.config.digest import digest
 from atelier.config.schema import RunConfig
 from atelier.report.grids import image_grid, image_paths
 from atelier.report.run_data import (
     evaluation_series,
     metric_records,
+    own_records,
     periodic_evaluations,
-    stage_records,
     step_series,
     summary_series,
 )
@@ -48,11 +48,7 @@ def rows(run: RunDirectory, config: RunConfig) -> Iterator[Row]:
     """Everything that there is now of this configuration: the baseline, every training step,
     evaluations, the end. A stage's folder of another one, which it has yet to move aside, is not.
     """
-    own = {
-        stage: record
-        for stage, record in stage_records(run).items()
-        if record["identity"]["digest"] == stage_digest(config, stage)
-    }
+    own = own_records(run)
     for stage, step in (("baseline", 0), ("evaluate", config.train.steps)):
         if stage in own and own[stage]["status"] == "done":
             name = f"{stage}:{own[stage]['started']}"

@@ -15,7 +15,6 @@ from atelier.report.run_data import (
     evaluation_series,
     finite_numbers,
     flat,
-    stage_records,
     summary_series,
 )
 from atelier.report.samples import read_samples, samples_page
@@ -40,11 +39,13 @@ def send_parameters(target: Target) -> None:
 def data_digests(target: Target) -> dict[str, str]:
     """Digest of each prompt table: DVC's md5 where it is noted; else, of a run that has none and
     has gone on, its sha256. Empty before the tables are final."""
+    records = target.records
+    if records.get("prepare", {}).get("status") != "done":
+        return {}
     noted = target.description.get("data") or {}
     if noted.get("md5"):
         return {name: str(md5) for name, md5 in noted["md5"].items()}
-    records = stage_records(target.run)
-    if records.get("prepare", {}).get("status") != "done" or len(records) < 2:
+    if len(records) < 2:
         return {}
     outputs: dict[str, str] = records["prepare"]["outputs"]
     return {name: sha[:32] for name, sha in outputs.items() if name.endswith(".parquet")}
@@ -54,7 +55,7 @@ def send_data(target: Target, path: Path, digest: str, context: str) -> None:
     """A prompt table as a dataset input; MLflow's own digest would be of a sample."""
     from mlflow.entities import Dataset, DatasetInput, InputTag
 
-    record = stage_records(target.run)["prepare"]
+    record = target.records["prepare"]
     source = target.config.data.path or target.config.data.source
     dataset = Dataset(
         name=f"prompts-{path.stem}",

@@ -1,4 +1,8 @@
-"""All that MLflow shall have of a run, in order."""
+"""All that MLflow shall have of a run, in order.
+
+It is of the run's configuration as it is now: a stage's folder of another one, which the stage has
+yet to move aside, is left out.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from atelier.config.schema import RunConfig
-from atelier.report.run_data import periodic_evaluations, sample_folders, stage_records
+from atelier.report.run_data import periodic_evaluations, sample_folders
 from atelier.tracking.mlflow_mirror import contents, models, series, store, traces
 from atelier.tracking.mlflow_mirror.memory import Memory
 from atelier.tracking.mlflow_mirror.target import Target
@@ -34,9 +38,11 @@ def send(run: RunDirectory, config: RunConfig, uri: str, deadline: float) -> Non
         if not memory.is_sent(name):
             send_item()
             memory.note_sent(name)
-    series.send_steps(target)
+    if "train" in target.records:
+        series.send_steps(target)
     target.send_status()
-    traces.send_traces(target)
+    if "train" in target.records:
+        traces.send_traces(target)
     memory.save()  # its time of change says up to when everything was sent
 
 
@@ -49,6 +55,12 @@ def _items(target: Target) -> Iterator[tuple[str, Callable[[], None]]]:
         if path.name in digests:
             send_data = partial(contents.send_data, target, path, digests[path.name], context)
             yield f"data:{split}", send_data
+    if "train" in target.records:
+        yield from _of_training(target)
+    yield from _of_stages(target)
+
+
+def _of_training(target: Target) -> Iterator[tuple[str, Callable[[], None]]]:
     for one in periodic_evaluations(target.run):
         name = f"{one.suite}:{one.step}"
         yield f"scores:{name}", partial(contents.send_evaluation, target, one)
@@ -57,11 +69,10 @@ def _items(target: Target) -> Iterator[tuple[str, Callable[[], None]]]:
             yield f"compare:{name}", partial(contents.send_grid, target, one)
     for folder in sample_folders(target.run):
         yield f"samples:{folder.name}", partial(contents.send_samples, target, folder)
-    yield from _of_stages(target)
 
 
 def _of_stages(target: Target) -> Iterator[tuple[str, Callable[[], None]]]:
-    for stage, record in stage_records(target.run).items():
+    for stage, record in target.records.items():
         if stage == "train":
             series.send_system(target, stage, record)
         if record["status"] == "running":

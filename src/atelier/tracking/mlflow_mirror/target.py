@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from atelier.config.schema import RunConfig
-from atelier.report.run_data import stage_records
+from atelier.report.run_data import own_records
 from atelier.tracking.mlflow_mirror.memory import Memory
 from atelier.tracking.mlflow_mirror.store import experiment
 from atelier.tracking.run_directory import RunDirectory, read_run_file, write_json
@@ -40,6 +40,11 @@ class Target:
     @property
     def experiment_id(self) -> str:
         return str(self.memory.values["experiment_id"])
+
+    @property
+    def records(self) -> dict[str, dict[str, Any]]:
+        """stage.json of every stage of this configuration that has begun."""
+        return own_records(self.run)
 
     def check_deadline(self) -> None:
         if time.monotonic() > self.deadline:
@@ -87,7 +92,7 @@ class Target:
     def send_status(self) -> None:
         """Finished when the report is there; failed while a stage's last attempt failed; scheduled
         while no stage runs and others are to come, such as after `atelier stage`."""
-        states = {stage: record["status"] for stage, record in stage_records(self.run).items()}
+        states = {stage: record["status"] for stage, record in self.records.items()}
         status = _status(states)
         if status == self.memory.values.get("status"):
             return
