@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from atelier.errors import CheckpointError
-from atelier.tracking.run_directory import RunDirectory
+from atelier.tracking.run_directory import PRUNED, RunDirectory
 from atelier.training import shared_checkpoint as module
 from atelier.training.checkpoint import Checkpoint, LoopState, save_checkpoint
 from atelier.training.distributed import World
@@ -96,6 +96,15 @@ def test_all_begin_anew_where_the_main_rank_sees_none(tmp_path: Path) -> None:
     views = two_views(tmp_path)
     save(views[1] / "train/checkpoints", 2)
     assert found_by_ranks(views) == [None, None]
+
+
+def test_a_damaged_note_of_what_was_pruned_is_an_error_on_all(tmp_path: Path) -> None:
+    views = two_views(tmp_path)
+    (views[0] / "train/checkpoints").mkdir(parents=True)
+    (views[0] / "train/checkpoints" / PRUNED).write_text("{}")
+    for error in found_by_ranks(views):
+        assert isinstance(error, CheckpointError)
+        assert "not a note of pruned checkpoints" in str(error)
 
 
 @pytest.mark.parametrize("there", ["nothing", "another of that step"])

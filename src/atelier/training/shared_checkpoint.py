@@ -13,7 +13,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import NamedTuple
 
-from atelier.errors import CheckpointError
+from atelier.errors import AtelierError, CheckpointError
 from atelier.training.checkpoint import (
     MANIFEST,
     Checkpoint,
@@ -52,7 +52,7 @@ def shared_checkpoint(
         try:
             checkpoint = find_checkpoint(folder, digest, journal, kept)
             choice = None if checkpoint is None else _choice(folder, checkpoint)
-        except CheckpointError as error:
+        except AtelierError as error:  # also of the note that pruning leaves
             words = str(error)
     choice, words = world.gather((choice, words))[0]
     if words is None and choice is not None and not world.is_main:
