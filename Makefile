@@ -60,5 +60,6 @@ $(STAMP):
 	test -x $(BIN)/python -a -x $(BIN)/pip || $(PYTHON) -m venv --clear .venv
 	@echo 'Installing into .venv: several GB with PyTorch, some minutes the first time.'
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m flows.local_platform.databases
 	@rm -f .venv/.installed-*
 	@touch $@

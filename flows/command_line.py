@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -106,14 +106,21 @@ def _run_flow(
     resume: str | None,
     variables: Mapping[str, str] | None,
 ) -> Any:
-    from flows.grpo import grpo
-
-    # Importing the model libraries takes as long as starting a server: do both at once.
     quiet.libraries_by_default()
-    warm_up = partial(importlib.import_module, "atelier.stages.heldout")
-    with meanwhile("warm-up", warm_up), prefect_server():
+    with ExitStack() as inside:
+        inside.enter_context(prefect_server(before=partial(_import_libraries, inside)))
+        from flows.grpo import grpo
+
         taken = dict(variables or {}) or None
         return grpo(recipe, list(overrides), run_name, resume, taken, return_state=True)
+
+
+def _import_libraries(inside: ExitStack) -> None:
+    """Prefect's flow, and then in a thread the model libraries: each takes as long as a server
+    needs to start. One after the other, since two threads that import the same may meet."""
+    importlib.import_module("flows.grpo")
+    models = partial(importlib.import_module, "atelier.stages.heldout")
+    inside.enter_context(meanwhile("warm-up", models))
 
 
 @contextmanager

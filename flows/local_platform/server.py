@@ -12,7 +12,7 @@ import importlib.util
 import logging
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -66,21 +66,26 @@ def server_environment(api_url: str, ui: bool) -> dict[str, str]:
 
 
 @contextmanager
-def prefect_server() -> Iterator[None]:
+def prefect_server(before: Callable[[], object] = lambda: None) -> Iterator[None]:
     """Inside, Prefect talks to the server the user chose, else to the platform's, else to one that
     lives as long as the block.
+
+    Args:
+        before: what is done before the block, while a server starts if one has to.
 
     Raises:
         AtelierError: the temporary server does not come up.
     """
     platform = running_platform()
     if chosen_api_url() is not None:
+        before()
         yield
     elif platform is not None and answers(platform.health_url):
+        before()
         with talking_to(platform.api_url):
             yield
     else:
-        with _temporary_server() as api_url, talking_to(api_url):
+        with _temporary_server(before) as api_url, talking_to(api_url):
             yield
 
 
@@ -101,13 +106,14 @@ def require_chosen_server() -> None:
 
 
 @contextmanager
-def _temporary_server() -> Iterator[str]:
+def _temporary_server(meanwhile: Callable[[], object]) -> Iterator[str]:
     logger.info("starting a Prefect server for this run (`make up` keeps one running)")
     api_url = f"http://{HOST}:{free_port()}/api"
     log = logs() / "temporary-server.log"
     environment = server_environment(api_url, ui=False)
     server = SupervisedProcess(server_command(api_url), log, environment, repository_root())
     try:
+        meanwhile()
         _wait_until_healthy(server, api_url, log)
         yield api_url
     finally:

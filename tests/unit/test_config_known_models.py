@@ -148,6 +148,9 @@ def test_the_adapter_follows_the_configuration() -> None:
     assert known_facts(configured("policy.path=organisation/model")) is None
 
 
+FAST = ("policy.transformer=fast", "rollout.group_size=24", "train.prompts_per_step=2")
+
+
 @pytest.mark.parametrize(
     ("overrides", "phase", "measured", "apart"),
     [  # benchmarks/README.md, "Memory of SD3.5-Medium's shape"
@@ -162,6 +165,8 @@ def test_the_adapter_follows_the_configuration() -> None:
             11.6,
             0.02,
         ),
+        # "How fast", and a whole step there
+        ([*FAST, "rollout.micro_batch_size=24"], "replay", 42.8, 0.02),
     ],
 )
 def test_the_estimate_is_near_what_was_measured(

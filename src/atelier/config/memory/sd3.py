@@ -16,7 +16,8 @@
 Activations, in values a token and channel of the compute dtype, are measured on SD3.5-Medium under
 autocast at 512x512 (spec performance 1 and 2): 27 a layer with gradients (batch 8, 16 and 24: 30.7,
 48.8 and 66.8 GiB), 18 in all without. With gradient checkpointing one a layer is kept, and one
-layer's are there at a time. They are those of the stock transformer.
+layer's are there at a time. A fast transformer that is compiled keeps 17.7 a layer (batch 24: 40.1
+GiB; benchmarks/README.md).
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from atelier.config.sections.policy_parts import DTYPE_BYTES
 from atelier.config.sft_rules import picture_micro_batch
 
 _VALUES_WITH_GRADIENT = 27  # a token, channel and layer
+_VALUES_OF_FAST = 17.7  # the same
 _VALUES_WITHOUT = 18  # a token and channel, whatever the number of layers
 _DECODED_TENSORS = 4  # of the autoencoder's widest activation at the image's full size
 
@@ -113,14 +115,16 @@ def _inference(config: RunConfig, facts: SD3Facts) -> int:
 
 def _recorded(config: RunConfig, facts: SD3Facts) -> int:
     """Bytes that no other phase can use."""
-    policy = config.policy
-    recorded = (
-        policy.family == "sd3" and policy.transformer == "fast" and policy.compile is not False
-    )
-    if not recorded or config.launch.device == "cpu":
+    if not (config.policy.family == "sd3" and _compiled(config)):
         return 0
     inputs = 4 * _rows(config) * (facts.condition_values + facts.latent_values)
     return _inference(config, facts) + inputs
+
+
+def _compiled(config: RunConfig) -> bool:
+    policy = config.policy
+    is_fast = policy.transformer == "fast" and policy.compile is not False
+    return is_fast and config.launch.device != "cpu"
 
 
 def _activations(config: RunConfig, facts: SD3Facts) -> int:
@@ -130,7 +134,7 @@ def _activations(config: RunConfig, facts: SD3Facts) -> int:
 def _kept(config: RunConfig, facts: SD3Facts, rows: int) -> int:
     """Activations of a backward pass over so many images."""
     values = rows * _row(config, facts)
-    layer = _VALUES_WITH_GRADIENT * values
+    layer = int((_VALUES_OF_FAST if _compiled(config) else _VALUES_WITH_GRADIENT) * values)
     layers = facts.layers * (values if config.policy.gradient_checkpointing else layer)
     once = layer if config.policy.gradient_checkpointing else 0
     return once + layers + connector_kept(config, facts, rows)
