@@ -105,7 +105,13 @@ def test_a_signal_waits_for_what_is_written_and_ends_the_process(tmp_path: Path)
     ended = subprocess.run([sys.executable, "-c", SIGNALLED, str(tmp_path)], check=False)
     assert ended.returncode == -signal.SIGTERM
     assert {path.name for path in tmp_path.iterdir()} == {"begun", "whole"}
-    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL, "none of this is left here"
+
+
+def test_what_a_signal_did_before_it_does_again_afterwards() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with Saving():
+        assert signal.getsignal(signal.SIGTERM) is not before
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 # In a run ----------------------------------------------------------------------------------------

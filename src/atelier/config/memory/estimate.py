@@ -79,9 +79,10 @@ def estimate(config: RunConfig, facts: Facts, images: int, actions: int, ranks: 
     state, host = engine(config, trained, ranks)
     kept = copies_of_trained(config, trained)
     beside, average = (kept, {}) if copies_beside_trained(config) else ({}, kept)
-    # The fused AdamW of DDP needs none; DeepSpeed lays gradients together.
-    sharded = 0 if host else 4 * trained // shards_of_optimizer(config, ranks)
-    temporaries = sharded if config.launch.engine == "deepspeed" else 0
+    # On GPUs the fused AdamW of DDP needs none; DeepSpeed lays gradients together.
+    fused = config.launch.engine == "ddp" and config.launch.device != "cpu"
+    sharded = 4 * trained // shards_of_optimizer(config, ranks)
+    temporaries = 0 if host or fused else sharded
     images *= 2 if config.train.one_step_off else 1
     if isinstance(facts, JanusFacts):
         own = janus_memory(config, facts, images, actions)
