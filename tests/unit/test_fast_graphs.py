@@ -245,6 +245,9 @@ def test_too_many_kinds_run_as_they_are(
     assert [one.levelname for one in caplog.records] == ["WARNING"]
     graphs(module, inputs(batch=1))
     assert counts.played == RECORDINGS + 1, "those that are there go on"
+    data_set(module)
+    graphs(module, inputs(batch=1))
+    assert counts.recorded == RECORDINGS + 1, "those that are dropped count no more"
 
 
 # The GPU's part -----------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -73,12 +74,15 @@ def test_what_stops_a_write_is_raised_once(when: str) -> None:
             saving.begin(Blocked())
 
 
-def test_an_error_of_training_is_not_hidden_by_one_of_a_write() -> None:
+def test_an_error_of_training_is_not_hidden_by_one_of_a_write(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     write = Blocked(Stopped("the disk is full"))
     write.may.set()
     with pytest.raises(ValueError, match="training"), Saving() as saving:  # noqa: PT012
         saving.begin(write)
         raise ValueError("training")
+    assert "could not be written: the disk is full" in caplog.text
 
 
 SIGNALLED = """
@@ -107,10 +111,24 @@ def test_a_signal_waits_for_what_is_written_and_ends_the_process(tmp_path: Path)
     assert {path.name for path in tmp_path.iterdir()} == {"begun", "whole"}
 
 
-def test_what_a_signal_did_before_it_does_again_afterwards() -> None:
-    before = signal.getsignal(signal.SIGTERM)
-    with Saving():
+@pytest.mark.parametrize("how", ["wait", "check", "leave", "leave by an error"])
+def test_a_signal_is_held_only_while_something_is_written(how: str) -> None:
+    before, write = signal.getsignal(signal.SIGTERM), Blocked()
+    raised = pytest.raises(ValueError, match="training") if "error" in how else nullcontext()
+    with raised, Saving() as saving:
+        assert signal.getsignal(signal.SIGTERM) is before
+        saving.begin(write)
+        saving.check()
         assert signal.getsignal(signal.SIGTERM) is not before
+        write.may.set()
+        if how == "wait":
+            saving.wait()
+        while how == "check" and signal.getsignal(signal.SIGTERM) is not before:
+            saving.check()
+        if "leave" not in how:
+            assert signal.getsignal(signal.SIGTERM) is before
+        if "error" in how:
+            raise ValueError("training")
     assert signal.getsignal(signal.SIGTERM) is before
 
 

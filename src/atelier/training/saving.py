@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import threading
 from collections.abc import Callable
@@ -9,11 +10,13 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from types import FrameType, TracebackType
 from typing import Any
 
+logger = logging.getLogger(__name__)
+
 
 class Saving:
     """A context that ends when nothing is being written any more, whatever ended it: the run's lock
-    is given up behind it. SIGTERM, too, waits for what is being written, and then ends the process
-    as it would have."""
+    is given up behind it. SIGTERM, while something is written, waits for it, and then ends the
+    process as it would have."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, "checkpoint")
@@ -27,6 +30,7 @@ class Saving:
             what stopped that.
         """
         self.wait()
+        self._hold_signal()
         self._writing = self._thread.submit(write)
 
     def check(self) -> None:
@@ -37,12 +41,13 @@ class Saving:
     def wait(self) -> None:
         """Until all is written; raise what stopped it, once."""
         writing, self._writing = self._writing, None
-        if writing is not None:
-            writing.result()
+        try:
+            if writing is not None:
+                writing.result()
+        finally:
+            self._release_signal()
 
     def __enter__(self) -> Saving:
-        if threading.current_thread() is threading.main_thread():
-            self._before = signal.signal(signal.SIGTERM, self._end)
         return self
 
     def __exit__(
@@ -52,13 +57,26 @@ class Saving:
         trace: TracebackType | None,
     ) -> None:
         self._thread.shutdown(wait=True)
-        if self._before is not None:
-            signal.signal(signal.SIGTERM, self._before)
         if error is None:
             self.wait()
+            return
+        self._release_signal()
+        if self._writing is not None and (other := self._writing.exception()) is not None:
+            logger.error("and a checkpoint could not be written: %s", other)
+
+    def _hold_signal(self) -> None:
+        """Only while there is something to wait for: Python calls it between two of its own
+        instructions, and a rank that waits for others would answer when these do."""
+        if threading.current_thread() is threading.main_thread():
+            self._before = signal.signal(signal.SIGTERM, self._end)
+
+    def _release_signal(self) -> None:
+        before, self._before = self._before, None
+        if before is not None:
+            signal.signal(signal.SIGTERM, before)
 
     def _end(self, number: int, frame: FrameType | None) -> None:
         if self._writing is not None:
             wait([self._writing])
-        signal.signal(number, self._before)
+        self._release_signal()
         signal.raise_signal(number)

@@ -46,7 +46,6 @@ class Graphs:
 
     def __init__(self, record: Record) -> None:
         self._record = record
-        self._left = RECORDINGS
         self._modules: dict[nn.Module, _Module] = {}
 
     def __call__(self, module: nn.Module, inputs: Mapping[str, Tensor]) -> Tensor:
@@ -69,10 +68,10 @@ class Graphs:
             mine = self._modules[module] = _Module(Held(module))
         key = (mine.held.state(), *_kind(inputs))
         if key not in mine.passes:
-            if not self._left:
+            count = 1 + sum(len(one.passes) for one in self._modules.values())
+            if count > RECORDINGS:
                 return _run(module, inputs)
-            self._left -= 1
-            if not self._left:
+            if count == RECORDINGS:
                 logger.warning("no more than %d kinds of forward passes are recorded", RECORDINGS)
             mine.passes[key] = self._recorded(module, inputs)
             mine.held = Held(module)  # after it: the first pass lays frozen weights together
