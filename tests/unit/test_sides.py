@@ -87,8 +87,24 @@ def test_what_stops_a_rank_stops_all() -> None:
     assert on_ranks(stopped, 2) == ["no more", "no more"]
 
 
+def failed(world: World) -> str:
+    try:
+        with world.failing_together():
+            if world.rank == 0:
+                raise Stopped("no number")
+        return "went on"
+    except Stopped as why:
+        return str(why)
+
+
+def test_what_a_rank_cannot_do_all_raise_behind_it() -> None:
+    assert on_ranks(failed, 2) == ["no number", "no number"]
+
+
 def test_alone_it_raises_its_own() -> None:
     alone = World(0, 1, torch.device("cpu"))
     alone.raise_together(None)
     with pytest.raises(Stopped, match="mine"):
         alone.raise_together(Stopped("mine"))
+    with pytest.raises(ZeroDivisionError), alone.failing_together():
+        _ = 1 / 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
@@ -30,7 +30,7 @@ class World:
     rank: int
     size: int
     device: torch.device
-    group: dist.ProcessGroup | None = None
+    group: dist.ProcessGroup | None = field(default=None, kw_only=True)
 
     @property
     def is_main(self) -> bool:
@@ -49,6 +49,17 @@ class World:
         for one in self.gather(error):
             if one is not None:
                 raise one
+
+    @contextmanager
+    def failing_together(self) -> Iterator[None]:
+        """Collective: what a rank could not do inside, every rank raises behind it. Inside, ranks
+        do not talk to each other."""
+        error = None
+        try:
+            yield
+        except AtelierError as failure:
+            error = failure
+        self.raise_together(error)
 
     def barrier(self) -> None:
         if self.size > 1:

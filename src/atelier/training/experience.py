@@ -80,7 +80,6 @@ class Experience:
         segments: of each segment of a sample, which is rewarded on its own.
         said: sample index -> what is said of an image of this rank; empty where it comes from a
             checkpoint or from another rank, like the rollouts' images.
-        shortage: in words, that too few images have a score; where too few have.
     """
 
     step: int
@@ -90,12 +89,6 @@ class Experience:
     segments: Sequence[StepScores]
     metrics: dict[str, float]
     said: Mapping[int, Said] = field(default_factory=dict)
-    shortage: str | None = None
-
-    def require_scores(self) -> None:
-        """Raises Stopped: too few images have one."""
-        if self.shortage is not None:
-            raise Stopped(self.shortage)
 
 
 @dataclass
@@ -147,7 +140,7 @@ class Collector:
         """Wait for the scores. Collective.
 
         Raises:
-            Stopped: an image is no number.
+            Stopped: too few images have one, or one is no number; on all ranks.
         """
         scores = self._scores(flight, flight.rollouts, watch)
         for round in range(1, self.config.train.resample_rounds + 1):
@@ -158,14 +151,13 @@ class Collector:
             again = self._roll_out_again(flight, flat, round, watch)
             scores = scores.replaced_by(self._scores(flight, again, watch))
         self.rewards.rest(self.world.is_main)  # gathered: no rank waits for a score any more
-        shortage = self._shortage(flight.step, scores)
+        self._require(flight.step, scores)
         flight.metrics |= latencies(flight.seconds, self.world)
         rollouts = [one for update in flight.rollouts for one in update]
         parts = step_segments(scores, rollouts, self.config, self.world)
         flight.metrics |= parts.metrics
         made = flight.step, flight.updates_before, flight.rollouts
-        scored = parts.final, parts.segments
-        return Experience(*made, *scored, flight.metrics, flight.said, shortage)
+        return Experience(*made, parts.final, parts.segments, flight.metrics, flight.said)
 
     def _table(self, step: int, submissions: Sequence[Submission]) -> ScoreTable:
         """This rank's scores. What is missing for now is asked for again. Collective, so that no
@@ -195,7 +187,8 @@ class Collector:
     def _scores(self, flight: InFlight, rollouts: Updates, watch: Stopwatch) -> StepScores:
         sent, flight.submissions = flight.submissions, []
         with watch("score"):
-            submissions = [one.result() for one in sent]
+            with self.world.failing_together():
+                submissions = [one.result() for one in sent]
             table = self._table(flight.step, submissions)
             for name in self.rewards.weights:
                 known = [one.seconds[name] for one in submissions if name in one.seconds]
@@ -221,15 +214,15 @@ class Collector:
                         again.append(update[place])
         return [again]
 
-    def _shortage(self, step: int, scores: StepScores) -> str | None:
+    def _require(self, step: int, scores: StepScores) -> None:
         share = float(scores.valid.float().mean())
-        if share >= self.config.rewards.min_valid_share:
-            return None
-        return (
-            f"step {step}: only {share:.0%} of the images have a score, below "
-            f"rewards.min_valid_share={self.config.rewards.min_valid_share}; first reason: "
-            f"{scores.first_reason}. Mend the reward and resume: no weight was changed by this step"
-        )
+        if share < self.config.rewards.min_valid_share:
+            raise Stopped(
+                f"step {step}: only {share:.0%} of the images have a score, below "
+                f"rewards.min_valid_share={self.config.rewards.min_valid_share}; first reason: "
+                f"{scores.first_reason}. Mend the reward and resume: no weight was changed by "
+                "this step"
+            )
 
 
 def _said(images: Sequence[Drawn], table: ScoreTable) -> dict[int, Said]:

@@ -52,7 +52,7 @@ class Link:
         """
 
     def stopping_together(self) -> AbstractContextManager[None]:
-        """Inside, what stops all ranks of this side is told to the other one."""
+        """Inside, what stops all ranks of this side stops the other one."""
         return nullcontext()
 
     def push_sampling_weights(self, watch: Stopwatch) -> None:

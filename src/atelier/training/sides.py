@@ -61,7 +61,7 @@ def take_sides(everyone: World, launch: LaunchConfig, patience_seconds: float = 
     weights = _group([learners[0], *samplers], timeout)
     trains = everyone.rank < training
     own, group = (learners, ours) if trains else (samplers, theirs)
-    peers = World(everyone.rank - own[0], len(own), everyone.device, group)
+    peers = World(everyone.rank - own[0], len(own), everyone.device, group=group)
     return Sides(everyone, peers, samples=not trains, trains=trains, weights=weights)
 
 

@@ -140,9 +140,11 @@ class Trainer:
 
     def _collect(self, flight: InFlight, watch: Stopwatch) -> Experience:
         """Wait for the scores; keep the best and worst images of some steps."""
-        made = self.collector.collect(flight, watch) if self.link.samples else None
+        made = None
+        if self.link.samples:
+            with self.link.stopping_together():
+                made = self.collector.collect(flight, watch)
         experience = self.link.hand_over(flight, made, watch)
-        experience.require_scores()
         if made is not None and keeps_samples(flight.step, self.config):
             with watch("samples"):
                 keep_samples(

@@ -18,13 +18,12 @@ from atelier.config.resolve import load_stage_config
 from atelier.config.schema import RunConfig
 from atelier.data.prompts import PromptSet, content_digest, read_prompts
 from atelier.disk import stopped_when_full
-from atelier.errors import AtelierError, ConfigError, PlanError
+from atelier.errors import ConfigError, PlanError
 from atelier.judge import usage as judge_usage
 from atelier.policies.base import LearnsFromPictures, Policy
 from atelier.policies.registry import load_policy
 from atelier.processes.locks import hold
 from atelier.rewards.registry import build
-from atelier.rewards.reward_set import RewardSet
 from atelier.rewards.scorers.judges import Tracing
 from atelier.rewards.service_file import read_urls
 from atelier.rewards.unit_range import require_unit_range
@@ -116,7 +115,8 @@ def _train(config: RunConfig, run: RunDirectory, sides: Sides, around: Around) -
         if config.rollout.kind == "introspect":
             require_unit_range(rewards, config.rewards.custom)
         rewards.require_mixes(one.metadata for one in train_prompts)
-        proven = _proven(rewards, sides)
+        with world.failing_together():
+            proven = rewards.preflight() if sides.samples else {}
         if sides.samples and peers.is_main:
             write_json(run.train / "rewards.json", _scorers(proven, rewards.weights))
         sampling = partial(session.behaviour_weights, learner.engine) if learner else nullcontext
@@ -162,20 +162,6 @@ def _syncing(
     if learner is None:
         return nullcontext(nothing_to_bring)
     return weight_sync(config, run, learner.policy, learner.engine, world)
-
-
-def _proven(rewards: RewardSet, sides: Sides) -> dict[str, dict[str, Any]]:
-    """Collective: what ranks that sample find their rewards to be; see `RewardSet.preflight`, whose
-    errors all ranks raise. Nothing of a rank that asks for no score."""
-    proven: dict[str, dict[str, Any]] = {}
-    failure = None
-    try:
-        if sides.samples:
-            proven = rewards.preflight()
-    except AtelierError as error:
-        failure = error
-    sides.everyone.raise_together(failure)
-    return proven
 
 
 def _supervision(
