@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
+from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
+from atelier.algorithms.grpo import Grpo
 from atelier.config.schema import RunConfig
 from atelier.data.prompts import Prompt
 from atelier.errors import Stopped
 from atelier.rewards.reward_set import Reward, RewardSet
+from atelier.tracking.run_directory import RunDirectory
 from atelier.training.batches import micro_batches_by_update, step_samples
 from atelier.training.distributed import World
+from atelier.training.engines import make_engine
 from atelier.training.experience import Collector, Experience, InFlight
-from atelier.training.link import Apart
+from atelier.training.journal import Journal
+from atelier.training.link import Apart, Link
 from atelier.training.measures import Stopwatch
+from atelier.training.session import Session
 from atelier.training.sides import take_sides
+from atelier.training.trainer import Trainer
+from atelier.training.updates import Learner
 from tests.support.ranks import on_ranks
 from tests.support.toy_token_policy import Brightness, ToyTokenPolicy
 
@@ -143,3 +152,47 @@ def stopped(world: World) -> str:
 
 def test_what_stops_those_that_train_stops_those_that_sample() -> None:
     assert on_ranks(stopped, 3) == ["the replay differs"] * 3
+
+
+class Noted(Link):
+    """Of a rank that does both, in the order of ranks that are apart; it keeps what is done."""
+
+    def __init__(self, hands_over: bool) -> None:
+        self.hands_over = hands_over
+        self.done: list[str] = []
+
+    def push_sampling_weights(self, watch: Stopwatch) -> None:
+        self.done.append("sample")
+
+    def hand_over(self, flight: InFlight, made: Experience | None, watch: Stopwatch) -> Experience:
+        self.done.append(f"hand over {flight.step}")
+        return super().hand_over(flight, made, watch)
+
+    @contextmanager
+    def stopping_together(self) -> Iterator[None]:
+        yield
+        self.done.append("scored or learned")
+
+
+@pytest.mark.parametrize("hands_over", [True, False])
+def test_a_step_is_handed_over_before_the_next_is_sampled(tmp_path: Path, hands_over: bool) -> None:
+    """Or those that train would wait for two steps. Else it is scored while the next is sampled."""
+    link = Noted(hands_over)
+    own = CONFIG.train.model_copy(update={"steps": 3, "one_step_off": True, "evaluate_every": 0})
+    config = CONFIG.model_copy(update={"train": own})
+    alone, policy = World(0, 1, torch.device("cpu")), ToyTokenPolicy(seed=1)
+    engine = make_engine(policy.module, policy.trainable(), config.train, config.launch, alone)
+    session = Session(config, "digest", alone)
+    session.start(engine)
+    journal = Journal(RunDirectory(tmp_path), alone)
+    with RewardSet([Reward(Brightness())]) as rewards, closing(journal):
+        collector = Collector(config, policy, rewards, alone, PROMPTS)
+        learner = Learner(config, policy, Grpo.of(config), engine, session, journal, alone)
+        parts = collector, learner, session, journal, alone, PROMPTS
+        Trainer(config, *parts, link=link).run()
+    assert [one for one in link.done if one != "scored or learned"] == (
+        ["sample", "hand over 1", "sample", "hand over 2", "sample", "hand over 3"]
+        if hands_over
+        else ["sample", "sample", "hand over 1", "sample", "hand over 2", "hand over 3"]
+    )
+    assert link.done.count("scored or learned") == 6
