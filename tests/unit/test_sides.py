@@ -54,14 +54,16 @@ def sided(world: World) -> dict[str, object]:
         "peer": (sides.peers.rank, sides.peers.size),
         "peers": sides.peers.gather(world.rank),
         "training": list(sides.training),
+        "asks first": sides.asks_first,
     }
 
 
 def test_the_last_ranks_sample_and_talk_among_themselves() -> None:
     trains, first, second = on_ranks(sided, 3)
-    assert trains == {"does": (False, True), "peer": (0, 1), "peers": [0], "training": [0]}
-    own = {"does": (True, False), "peers": [1, 2], "training": [0]}
-    assert first == {**own, "peer": (0, 2)}
+    all_know = {"training": [0], "asks first": False}
+    assert trains == {**all_know, "does": (False, True), "peer": (0, 1), "peers": [0]}
+    own = {**all_know, "does": (True, False), "peers": [1, 2]}
+    assert first == {**own, "peer": (0, 2), "asks first": True}
     assert second == {**own, "peer": (1, 2)}
 
 

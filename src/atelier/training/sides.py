@@ -39,6 +39,11 @@ class Sides:
         return not (self.samples and self.trains)
 
     @property
+    def asks_first(self) -> bool:
+        """Whether this is the first of the ranks that sample, and ask for scores."""
+        return self.samples and self.peers.is_main
+
+    @property
     def training(self) -> Sequence[int]:
         """The ranks that train."""
         size = self.peers.size if self.trains else self.everyone.size - self.peers.size

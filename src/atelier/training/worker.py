@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from functools import partial
@@ -67,6 +68,8 @@ def train(config_path: Path, run: RunDirectory, around: Around = nullcontext) ->
     ):
         plan(config, world_size=world.size)
         sides = take_sides(world, config.launch, _patience(config))
+        if not sides.asks_first:  # all ranks that sample wait for the same servers: one says so
+            logging.getLogger("atelier.outage").setLevel(logging.ERROR)
         _train(config, run, sides, around)
 
 
@@ -117,7 +120,7 @@ def _train(config: RunConfig, run: RunDirectory, sides: Sides, around: Around) -
         rewards.require_mixes(one.metadata for one in train_prompts)
         with world.failing_together():
             proven = rewards.preflight() if sides.samples else {}
-        if sides.samples and peers.is_main:
+        if sides.asks_first:
             write_json(run.train / "rewards.json", _scorers(proven, rewards.weights))
         sampling = partial(session.behaviour_weights, learner.engine) if learner else nullcontext
         collector = Collector(config, policy, rewards, peers, train_prompts, sampling, sync)
