@@ -1,4 +1,4 @@
-"""A reward for random models: how light an image is, in [0, 1]."""
+"""Rewards for random models: how light an image is, in [0, 1]; and one that scores nothing."""
 
 from __future__ import annotations
 
@@ -11,3 +11,8 @@ def greyness(images, prompts, metadata):
 
 
 greyness.value_range = (0.0, 1.0)
+
+
+def nothing(images, prompts, metadata):
+    """No score for any image."""
+    return [None for _ in images]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from atelier.cli.judge_rows import Row, judge_rows
 from atelier.config.memory.amounts import memory_amount
+from atelier.config.memory.estimate import Memory
 from atelier.config.plan import Plan
 from atelier.disk import amount
 
@@ -29,7 +30,7 @@ def plan_table(plan: Plan, prompts: PromptsHere | None = None) -> str:
         (f"{unit} a step", f"{plan.samples_per_step:,}", f"x {plan.group_size} {unit} a prompt"),
         *_sample_rows(plan),
         ("micro-batches a step", f"{plan.micro_batches:,}", f"of {plan.micro_batch_size} {unit}"),
-        ("processes", f"{plan.processes:,}", ""),
+        ("processes", f"{plan.processes:,}", _sides(plan)),
         (
             "accumulation",
             f"{plan.accumulation:,}",
@@ -98,6 +99,17 @@ def _actions(plan: Plan) -> str:
     return "of each sample: tokens of images, and of answers at their longest"
 
 
+def _sides(plan: Plan) -> str:
+    if not plan.samples_apart:
+        return ""
+    return f"{plan.shares.sampling} only to sample, {plan.shares.training} only to train"
+
+
+def _each(plan: Plan, passes: int, ranks: int) -> str:
+    """How many of the passes a rank makes, where not every rank makes them."""
+    return f"; {passes // ranks:,} a process" if plan.samples_apart else ""
+
+
 def _pass_rows(plan: Plan) -> list[Row]:
     sampled, replayed = f"{plan.rollout_passes:,}", f"{plan.replay_passes:,}"
     evaluated = f"{plan.evaluation_passes:,}"
@@ -112,9 +124,15 @@ def _pass_rows(plan: Plan) -> list[Row]:
         painted = f"{plan.painting_passes:,}"
         said = "of one image through the frozen transformer, evaluations included"
         return [*rows, ("passes, painting", painted, said)] if paints else rows
+    drawn = _each(plan, plan.rollout_passes, plan.shares.sampling)
+    learned = _each(plan, plan.replay_passes, plan.shares.training)
     return [
-        ("passes, rollout", sampled, "transformer passes of one image, at most"),
-        ("passes, replay", replayed, "the same over trained actions, with gradients or not"),
+        ("passes, rollout", sampled, f"transformer passes of one image, at most{drawn}"),
+        (
+            "passes, replay",
+            replayed,
+            f"the same over trained actions, with gradients or not{learned}",
+        ),
         ("passes, evaluation", evaluated, ""),
         *_picture_rows(plan),
     ]
@@ -162,11 +180,24 @@ def _prompt_rows(prompts: PromptsHere | None) -> list[Row]:
 def _memory_rows(plan: Plan) -> list[Row]:
     if plan.memory is None:
         return [("memory a process", "unknown", "the model is not on this machine")]
-    memory = plan.memory
+    memory, apart = plan.memory, plan.samples_apart
+    rows = _memory_of(plan, memory, "memory a training process" if apart else "memory a process")
+    if plan.sampling_memory is not None:
+        rows += _memory_of(plan, plan.sampling_memory, "memory a sampling process")
+    if memory.painter:
+        rows.append(
+            ("memory a painting GPU", f"~{memory_amount(memory.painter_peak)}", "at its peak")
+        )
+        rows += [(f"  {name}", memory_amount(size), "") for name, size in memory.painter.items()]
+    return rows
+
+
+def _memory_of(plan: Plan, memory: Memory, name: str) -> list[Row]:
+    """The peak of a process, and what it is of."""
     remark = f"at its peak, in {memory.peak_phase}"
     if not plan.model_is_here:
         remark += "; sizes of the published model; not on this machine"
-    rows = [("memory a process", f"~{memory_amount(memory.peak)}", remark)]
+    rows = [(name, f"~{memory_amount(memory.peak)}", remark)]
     rows += [
         (f"  {name}", memory_amount(size), "held") for name, size in memory.held.items() if size
     ]
@@ -175,11 +206,6 @@ def _memory_rows(plan: Plan) -> list[Row]:
     rows += [
         (f"  {name}", memory_amount(size), "main memory") for name, size in memory.host.items()
     ]
-    if memory.painter:
-        rows.append(
-            ("memory a painting GPU", f"~{memory_amount(memory.painter_peak)}", "at its peak")
-        )
-        rows += [(f"  {name}", memory_amount(size), "") for name, size in memory.painter.items()]
     return rows
 
 

@@ -156,7 +156,7 @@ def _together(
 
 
 def _memory(config: RunConfig, settings: Settings) -> Memory | None:
-    """What a rank needs; None where that cannot work or is not known."""
+    """What a rank needs, one that needs most; None where that cannot work or is not known."""
     value = config.model_dump(mode="json")
     for key, setting in settings.items():
         *path, name = key.split(".")
@@ -165,7 +165,7 @@ def _memory(config: RunConfig, settings: Settings) -> Memory | None:
             section = section[part]
         section[name] = setting
     try:
-        return plan(RunConfig.model_validate_json(json.dumps(value))).memory
+        return plan(RunConfig.model_validate_json(json.dumps(value))).largest_memory
     except (AtelierError, ValidationError):
         return None
 

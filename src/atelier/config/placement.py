@@ -95,6 +95,8 @@ def placement_rows(config: RunConfig) -> list[tuple[str, str, str]]:
     remark = counted(ranks, "rank")
     if config.launch.nodes > 1:
         remark += f" on each of {config.launch.nodes} nodes"
+    if config.launch.rollout_processes:
+        remark += f", the last {config.launch.rollout_processes} of them only to sample"
     if config.launch.device == "auto":
         remark += "; where there is no GPU, on the CPU"
     rows = [("trainer", _named(placed.trainer), remark)]

@@ -23,7 +23,7 @@ from atelier.config.judge_work import (
     judge_work,
 )
 from atelier.config.judged import judge_warnings
-from atelier.config.memory.estimate import Memory, estimate
+from atelier.config.memory.estimate import Memory, estimate, estimate_sampling
 from atelier.config.memory.prompts import prompt_warnings
 from atelier.config.model_rules import model_rejections
 from atelier.config.objective_rules import objective_warnings
@@ -32,7 +32,7 @@ from atelier.config.placement import placement_rows, placement_warnings
 from atelier.config.policy_rules import policy_warnings
 from atelier.config.rejections import rejections, rewards_in_use
 from atelier.config.schema import RunConfig
-from atelier.config.sections.launch import LOOPBACK
+from atelier.config.sections.launch import LOOPBACK, Shares
 from atelier.config.sft_rules import sft_warnings
 from atelier.config.space import space_warnings
 from atelier.config.suite_data import usable_heldout
@@ -68,6 +68,7 @@ class Plan:
     micro_batch_size: int
     micro_batches: int  # of a step, over all processes
     processes: int
+    shares: Shares  # how many of them sample, and how many train
     updates_per_step: int
     accumulation: int  # micro-batches a process adds up for one update
     trained_actions: int  # of a sample: denoising steps in the window, noise levels, or tokens
@@ -85,10 +86,22 @@ class Plan:
     evaluation_passes: int  # through the model, or token steps
     pictures: int  # with captions, learned from beside the rewards; each is a pass with gradients
     painting_passes: int  # of a frozen transformer that paints: to train on, and to evaluate
-    memory: Memory | None  # a rank; None when the model is not on this machine, nor known
+    memory: Memory | None  # of a rank that trains; None when the model is not here, nor known
+    sampling_memory: Memory | None  # of one that only samples; None, too, where none does
     placement: tuple[tuple[str, str, str], ...]  # who computes where, and a remark
     model_is_here: bool  # or the memory is that of the published model
     warnings: tuple[str, ...]
+
+    @property
+    def samples_apart(self) -> bool:
+        """Whether some processes only sample, and the others only train."""
+        return self.shares.sampling < self.processes
+
+    @property
+    def largest_memory(self) -> Memory | None:
+        """Of the ranks that need most."""
+        known = [one for one in (self.memory, self.sampling_memory) if one is not None]
+        return max(known, key=lambda one: one.peak, default=None)
 
     @property
     def judge_calls(self) -> int:
@@ -145,7 +158,14 @@ def _derive(config: RunConfig, ranks: int, facts: Facts | None, here: bool, held
     evaluated += evaluations * min(evaluation.periodic_prompts, heldout)
     evaluated *= evaluation.images_of_a_prompt
     judged = judge_work(config, scored, evaluated)
-    actions = each.actions
+    actions, shares = each.actions, config.launch.shares(ranks)
+    memory = sampling_memory = None
+    if facts is not None:
+        trained = samples_per_step // shares.training
+        memory = estimate(config, facts, trained, actions, shares.training)
+    if facts is not None and config.launch.rollout_processes:
+        drawn = samples_per_step // shares.sampling
+        sampling_memory = estimate_sampling(config, facts, drawn, actions)
     return Plan(
         prompts_per_step=train.prompts_per_step,
         group_size=rollout.group_size,
@@ -154,8 +174,9 @@ def _derive(config: RunConfig, ranks: int, facts: Facts | None, here: bool, held
         micro_batch_size=rollout.micro_batch_size,
         micro_batches=micro_batches,
         processes=ranks,
+        shares=shares,
         updates_per_step=train.updates_per_step,
-        accumulation=micro_batches // (train.updates_per_step * ranks),
+        accumulation=micro_batches // (train.updates_per_step * shares.training),
         trained_actions=actions,
         acts_by_tokens=not config.policy.denoises,
         steps=train.steps,
@@ -171,9 +192,8 @@ def _derive(config: RunConfig, ranks: int, facts: Facts | None, here: bool, held
         evaluation_passes=evaluated * each.evaluation,
         pictures=_pictures(config),
         painting_passes=sampled * each.painting + evaluated * each.evaluation_painting,
-        memory=estimate(config, facts, samples_per_step // ranks, actions, ranks)
-        if facts
-        else None,
+        memory=memory,
+        sampling_memory=sampling_memory,
         placement=tuple(placement_rows(config)),
         model_is_here=here,
         warnings=tuple(

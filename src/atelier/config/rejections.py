@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator
 
 from atelier.config.algorithm_rules import algorithm_rejections
+from atelier.config.apart_rules import apart_rejections
 from atelier.config.custom_rewards import function_problem
 from atelier.config.divisors import counted, nearest_divisors, nearest_multiples
 from atelier.config.log_probs import log_prob_name
@@ -24,6 +25,7 @@ from atelier.config.prompt_files import (
 from atelier.config.reward_names import ours, unset_problem
 from atelier.config.schema import RunConfig
 from atelier.config.secret_names import without_user
+from atelier.config.sections.launch import LaunchConfig
 from atelier.config.sections.rewards import JudgedSection, RewardsConfig
 from atelier.config.sections.rollout import RolloutConfig, WindowConfig
 from atelier.config.sft_rules import sft_rejections
@@ -46,8 +48,11 @@ def rewards_in_use(rewards: RewardsConfig) -> dict[str, float]:
 
 def rejections(config: RunConfig, ranks: int) -> Rejections:
     yield from policy_rejections(config)
-    yield from _batch_rejections(config, ranks)
-    yield from _group_rejections(config, ranks)
+    yield from apart_rejections(config, ranks)
+    if config.launch.rollout_processes < ranks:
+        yield from _batch_rejections(config, ranks)
+        yield from _group_rejections(config, ranks)
+        yield from sft_rejections(config, config.launch.shares(ranks).training)
     if config.policy.denoises:
         yield from _denoising_rejections(config.rollout)
     yield from algorithm_rejections(config)
@@ -58,7 +63,6 @@ def rejections(config: RunConfig, ranks: int) -> Rejections:
     yield from _judge_rejections(config)
     yield from _environment_rejections(config)
     yield from _data_rejections(config)
-    yield from sft_rejections(config, ranks)
     yield from _mirror_rejections(config)
     updates = config.train.updates
     if config.train.ema.enabled and config.train.ema.every > updates:
@@ -77,7 +81,8 @@ def _batch_rejections(config: RunConfig, ranks: int) -> Rejections:
     needs_more = config.policy.family == "janus" and config.algorithm.ground_truth.enabled
     if config.rollout.group_size < 2 and not needs_more:  # else token_rules.py says how many
         yield "rollout.group_size", "1 image has no group to be compared with; use 2 or more"
-    parts = train.updates_per_step * ranks
+    sharers, who = _sharers(config.launch, ranks)
+    parts = train.updates_per_step * sharers
     shareable = images % parts == 0  # by micro-batches of one size or another
     sizes = nearest_divisors(images // parts if shareable else images, size)
     whole = images % size == 0
@@ -97,8 +102,8 @@ def _batch_rejections(config: RunConfig, ranks: int) -> Rejections:
     if (images // unit) % parts:
         step = parts * unit // math.gcd(parts * unit, config.rollout.group_size)
         works = [f"train.prompts_per_step {nearest_multiples(step, train.prompts_per_step)}"]
-        if (images // unit) % ranks == 0:
-            updates = nearest_divisors(images // unit // ranks, train.updates_per_step)
+        if (images // unit) % sharers == 0:
+            updates = nearest_divisors(images // unit // sharers, train.updates_per_step)
             works.insert(0, f"train.updates_per_step {updates}")
         if whole and shareable:
             works.insert(0, f"rollout.micro_batch_size {sizes}")
@@ -106,9 +111,18 @@ def _batch_rejections(config: RunConfig, ranks: int) -> Rejections:
         yield (
             "train.updates_per_step",
             f"{counted(images // unit, what)} a step cannot be shared "
-            f"equally by {train.updates_per_step} update(s) x {ranks} process(es) "
-            f"(launch.processes x launch.nodes); what works: {', or '.join(works)}",
+            f"equally by {train.updates_per_step} update(s) x {who}; what works: "
+            f"{', or '.join(works)}",
         )
+
+
+def _sharers(launch: LaunchConfig, ranks: int) -> tuple[int, str]:
+    """Among how many a step has to be shared equally, and who they are."""
+    if not launch.rollout_processes:
+        return ranks, f"{ranks} process(es) (launch.processes x launch.nodes)"
+    sampling, training = launch.shares(ranks)
+    who = f"{sampling} process(es) that sample (launch.rollout_processes)"
+    return math.lcm(sampling, training), f"{who}, and by {training} that train"
 
 
 def _group_rejections(config: RunConfig, ranks: int) -> Rejections:
@@ -117,7 +131,8 @@ def _group_rejections(config: RunConfig, ranks: int) -> Rejections:
     if not comparing:
         return
     train, rollout = config.train, config.rollout
-    together, parts = images_together(config), train.updates_per_step * ranks
+    sharers, who = _sharers(config.launch, ranks)
+    together, parts = images_together(config), train.updates_per_step * sharers
     images = train.prompts_per_step * rollout.group_size
     if images % together or (images // together) % parts:
         sizes = nearest_divisors(rollout.group_size, rollout.micro_batch_size)
@@ -127,7 +142,7 @@ def _group_rejections(config: RunConfig, ranks: int) -> Rejections:
             f"{comparing[0]} compares the images of a group, so {together} images stay together "
             f"(rollout.group_size {rollout.group_size}, micro-batches of "
             f"{rollout.micro_batch_size}), and the {images} images of a step cannot be shared so "
-            f"by {train.updates_per_step} update(s) x {ranks} process(es); what works: "
+            f"by {train.updates_per_step} update(s) x {who}; what works: "
             f"rollout.micro_batch_size {sizes} with train.prompts_per_step {prompts}",
         )
 

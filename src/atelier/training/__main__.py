@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import gc
-import logging
 import os
 import sys
 from pathlib import Path
@@ -37,8 +36,6 @@ def main() -> int:
     if os.environ.get("RANK", "0") == "0":
         sys.stdout.write("loading libraries and model; the first step begins after that\n")
         sys.stdout.flush()
-    else:  # all ranks wait for the same servers, and one says so
-        logging.getLogger("atelier.outage").setLevel(logging.ERROR)
     from atelier.training.worker import train
 
     gc.freeze()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from atelier.config.sections.launch import LaunchConfig
-from atelier.errors import ConfigError
+from atelier.errors import AtelierError, ConfigError
 
 COLLECTIVE_TIMEOUT = timedelta(minutes=30)
 LONGEST_PATIENCE = 30 * 86400.0  # seconds; a timedelta holds no more than so many years
@@ -21,11 +21,16 @@ LONGEST_PATIENCE = 30 * 86400.0  # seconds; a timedelta holds no more than so ma
 
 @dataclass(frozen=True)
 class World:
-    """This process's place among the ranks, and its device."""
+    """This process's place among ranks, and its device.
+
+    Attributes:
+        group: these ranks, where they are not all.
+    """
 
     rank: int
     size: int
     device: torch.device
+    group: dist.ProcessGroup | None = field(default=None, kw_only=True)
 
     @property
     def is_main(self) -> bool:
@@ -36,12 +41,29 @@ class World:
         if self.size == 1:
             return [value]
         values: list[Any] = [None] * self.size
-        dist.all_gather_object(values, value)
+        dist.all_gather_object(values, value, group=self.group)
         return values
+
+    def raise_together(self, error: AtelierError | None) -> None:
+        """Collective: where a rank has failed, every rank raises its error: none waits for it."""
+        for one in self.gather(error):
+            if one is not None:
+                raise one
+
+    @contextmanager
+    def failing_together(self) -> Iterator[None]:
+        """Collective: what a rank could not do inside, every rank raises behind it. Inside, ranks
+        do not talk to each other."""
+        error = None
+        try:
+            yield
+        except AtelierError as failure:
+            error = failure
+        self.raise_together(error)
 
     def barrier(self) -> None:
         if self.size > 1:
-            dist.barrier()
+            dist.barrier(group=self.group)
 
 
 @contextmanager
@@ -66,7 +88,7 @@ def join_world(launch: LaunchConfig, patience_seconds: float = 0.0) -> Iterator[
     bound = device if device.type == "cuda" else None
     backend = "nccl" if bound else "gloo"
     if size > 1 or "RANK" in os.environ:
-        timeout = COLLECTIVE_TIMEOUT + timedelta(seconds=min(patience_seconds, LONGEST_PATIENCE))
+        timeout = collective_timeout(patience_seconds)
         dist.init_process_group(backend, device_id=bound, timeout=timeout)
     elif launch.engine == "deepspeed":
         # DeepSpeed wants a process group for one process too; a store in memory needs no port.
@@ -77,6 +99,11 @@ def join_world(launch: LaunchConfig, patience_seconds: float = 0.0) -> Iterator[
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()
+
+
+def collective_timeout(patience_seconds: float) -> timedelta:
+    """After which a rank that waits for others gives up; see `join_world`."""
+    return COLLECTIVE_TIMEOUT + timedelta(seconds=min(patience_seconds, LONGEST_PATIENCE))
 
 
 def _device(launch: LaunchConfig, local_rank: int) -> torch.device:

@@ -142,7 +142,9 @@ class DdpEngine:
             with warnings.catch_warnings():
                 # The only buffer is a constant table. The option's successor came with torch 2.14.
                 warnings.filterwarnings("ignore", "`broadcast_buffers`", FutureWarning)
-                self.module = nn.parallel.DistributedDataParallel(module, broadcast_buffers=False)
+                self.module = nn.parallel.DistributedDataParallel(
+                    module, process_group=world.group, broadcast_buffers=False
+                )
 
     def accumulate(self, last: bool) -> AbstractContextManager[Any]:
         if isinstance(self.module, nn.parallel.DistributedDataParallel) and not last:

@@ -79,7 +79,7 @@ class Experience:
         scores: of what each sample came to.
         segments: of each segment of a sample, which is rewarded on its own.
         said: sample index -> what is said of an image of this rank; empty where it comes from a
-            checkpoint, like the rollouts' images.
+            checkpoint or from another rank, like the rollouts' images.
     """
 
     step: int
@@ -140,7 +140,7 @@ class Collector:
         """Wait for the scores. Collective.
 
         Raises:
-            Stopped: too few images have one, or one is no number.
+            Stopped: too few images have one, or one is no number; on all ranks.
         """
         scores = self._scores(flight, flight.rollouts, watch)
         for round in range(1, self.config.train.resample_rounds + 1):
@@ -187,7 +187,8 @@ class Collector:
     def _scores(self, flight: InFlight, rollouts: Updates, watch: Stopwatch) -> StepScores:
         sent, flight.submissions = flight.submissions, []
         with watch("score"):
-            submissions = [one.result() for one in sent]
+            with self.world.failing_together():
+                submissions = [one.result() for one in sent]
             table = self._table(flight.step, submissions)
             for name in self.rewards.weights:
                 known = [one.seconds[name] for one in submissions if name in one.seconds]

@@ -35,7 +35,7 @@ class WeightedMeans:
         return {name: sum(part[name] for part in parts) for name in self._sums}
 
 
-def peak_memory(world: World) -> dict[str, float]:
+def peak_memory(world: World, name: str = "memory/peak_gib") -> dict[str, float]:
     """GiB that tensors took since the last call, at most, on the GPU that has most. Collective.
 
     On a CPU nothing is known. Like a time, it is no result: a resumed run has others.
@@ -44,7 +44,7 @@ def peak_memory(world: World) -> dict[str, float]:
         return {}
     peak = torch.cuda.max_memory_allocated(world.device)
     torch.cuda.reset_peak_memory_stats(world.device)
-    return {"memory/peak_gib": round(max(world.gather(peak)) / 2**30, 3)}
+    return {name: round(max(world.gather(peak)) / 2**30, 3)}
 
 
 def latencies(seconds: Mapping[str, Sequence[float]], world: World) -> dict[str, float]:
@@ -88,6 +88,11 @@ class Stopwatch:
             yield
         finally:
             self.spans.append(Span(phase, start, time.perf_counter()))
+
+    def restart(self) -> None:
+        """Forget all phases, and count a step from now on."""
+        self._start = time.perf_counter()
+        self.spans.clear()
 
     def seconds(self) -> dict[str, float]:
         totals: dict[str, float] = {}

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from atelier.algorithms.base import Algorithm
 from atelier.algorithms.registry import make_algorithm
 from atelier.config.digest import digest, stage_digest
 from atelier.config.plan import plan
@@ -28,19 +30,24 @@ from atelier.rewards.service_file import read_urls
 from atelier.rewards.unit_range import require_unit_range
 from atelier.tracking.run_directory import RunDirectory, write_json
 from atelier.training.batches import step_samples
+from atelier.training.checkpoint import Checkpoint
 from atelier.training.distributed import World, join_world
-from atelier.training.engines import make_engine
+from atelier.training.engines import Engine, make_engine
 from atelier.training.experience import Collector
 from atelier.training.journal import Journal
 from atelier.training.judge_traces import JudgeTraces
+from atelier.training.link import Apart, Link
 from atelier.training.repeatable import repeatable
 from atelier.training.session import Session, kept_copies
 from atelier.training.shared_checkpoint import shared_checkpoint
+from atelier.training.sides import Sides, take_sides
 from atelier.training.supervision import Supervision
 from atelier.training.trainer import Around, Trainer
 from atelier.training.updates import Learner
-from atelier.training.weight_sync import weight_sync
+from atelier.training.weight_sync import Sync, nothing_to_bring, weight_sync
 from atelier.training.weights import put_weights
+
+LONGEST_STEP = 86400.0  # seconds
 
 
 def train(config_path: Path, run: RunDirectory, around: Around = nullcontext) -> None:
@@ -60,10 +67,14 @@ def train(config_path: Path, run: RunDirectory, around: Around = nullcontext) ->
         written_by_one(run, world),
     ):
         plan(config, world_size=world.size)
-        _train(config, run, world, around)
+        sides = take_sides(world, config.launch, _patience(config))
+        if not sides.asks_first:  # all ranks that sample wait for the same servers: one says so
+            logging.getLogger("atelier.outage").setLevel(logging.ERROR)
+        _train(config, run, sides, around)
 
 
-def _train(config: RunConfig, run: RunDirectory, world: World, around: Around) -> None:
+def _train(config: RunConfig, run: RunDirectory, sides: Sides, around: Around) -> None:
+    world, peers = sides.everyone, sides.peers
     train_prompts = read_prompts(run.data / "train.parquet")
     heldout_prompts = read_prompts(run.data / "heldout.parquet")
     step_samples(train_prompts, 1, config, config.train.resample_rounds)  # refuses too few
@@ -73,14 +84,63 @@ def _train(config: RunConfig, run: RunDirectory, world: World, around: Around) -
     texts = [one.text for one in (*train_prompts, *heldout_prompts, *(pictures or ()))]
     policy = load_policy(config, world.device, world.rank, texts)
     algorithm = make_algorithm(config)
-    if algorithm.needs_reference:
-        if config.algorithm.kl not in policy.kl_forms:
-            raise PlanError(f"algorithm.kl: {config.algorithm.kl} is not defined for this policy")
-        policy.prepare_reference()
-    supervision = None if pictures is None else _supervision(config, pictures, policy, world)
+    if algorithm.needs_reference and config.algorithm.kl not in policy.kl_forms:
+        raise PlanError(f"algorithm.kl: {config.algorithm.kl} is not defined for this policy")
+    supervision = None if pictures is None else _supervision(config, pictures, policy, peers)
     journal = Journal(run, world)
     kept = kept_copies(config)
     checkpoint = shared_checkpoint(run.checkpoints, identity, journal, kept, world)
+    session = Session(config, identity, peers)
+    learner = None
+    if sides.trains:
+        engine = _start(config, policy, algorithm, session, checkpoint, peers)
+        learner = Learner(config, policy, algorithm, engine, session, journal, peers, supervision)
+    if checkpoint is not None:
+        session.step = checkpoint.state.step
+        journal.cut_back(checkpoint.state.metrics_offset, checkpoint.state.events_offset)
+        journal.event("resumed", session.step)
+        journal.say(f"resumed after step {session.step}")
+    else:
+        torch.manual_seed(config.train.seed)
+        journal.cut_back(0, 0)
+        journal.event("started", 0, ranks=world.size, device=world.device.type)
+    with (
+        judge_tracing(config, run, peers) as tracing,
+        build(
+            config.rewards,
+            config.judges,
+            read_urls(run.train),
+            tracing,
+            run.train / judge_usage.NAME,
+        ) as rewards,
+        _syncing(config, run, learner, peers) as sync,
+    ):
+        if config.rollout.kind == "introspect":
+            require_unit_range(rewards, config.rewards.custom)
+        rewards.require_mixes(one.metadata for one in train_prompts)
+        with world.failing_together():
+            proven = rewards.preflight() if sides.samples else {}
+        if sides.asks_first:
+            write_json(run.train / "rewards.json", _scorers(proven, rewards.weights))
+        sampling = partial(session.behaviour_weights, learner.engine) if learner else nullcontext
+        collector = Collector(config, policy, rewards, peers, train_prompts, sampling, sync)
+        link = Apart(sides, collector, sampling) if sides.apart else Link()
+        parts = collector, learner, session, journal, world, heldout_prompts
+        Trainer(config, *parts, around, link).run()
+    journal.close()
+
+
+def _start(
+    config: RunConfig,
+    policy: Policy,
+    algorithm: Algorithm,
+    session: Session,
+    checkpoint: Checkpoint | None,
+    world: World,
+) -> Engine:
+    """What trains, from where the checkpoint left it."""
+    if algorithm.needs_reference:
+        policy.prepare_reference()
     if checkpoint is not None:
         put_weights(policy.trainable(), checkpoint.weights)
     engine = make_engine(
@@ -91,41 +151,20 @@ def _train(config: RunConfig, run: RunDirectory, world: World, around: Around) -
         world,
         config.policy.dtype,
     )
-    session = Session(config, identity, world)
     if checkpoint is not None:
         engine.load_optimizer_state(checkpoint.optimizer)
         session.restore(checkpoint)
-        journal.cut_back(checkpoint.state.metrics_offset, checkpoint.state.events_offset)
-        journal.event("resumed", session.step)
-        journal.say(f"resumed after step {session.step}")
-    else:
-        torch.manual_seed(config.train.seed)
-        journal.cut_back(0, 0)
-        journal.event("started", 0, ranks=world.size, device=world.device.type)
     session.start(engine, algorithm.keeps_behaviour)
-    with (
-        judge_tracing(config, run, world) as tracing,
-        build(
-            config.rewards,
-            config.judges,
-            read_urls(run.train),
-            tracing,
-            run.train / judge_usage.NAME,
-        ) as rewards,
-        weight_sync(config, run, policy, engine, world) as sync,
-    ):
-        if config.rollout.kind == "introspect":
-            require_unit_range(rewards, config.rewards.custom)
-        rewards.require_mixes(one.metadata for one in train_prompts)
-        proven = rewards.preflight()
-        if world.is_main:
-            write_json(run.train / "rewards.json", _scorers(proven, rewards.weights))
-        sampling = partial(session.behaviour_weights, engine)
-        collector = Collector(config, policy, rewards, world, train_prompts, sampling, sync)
-        learner = Learner(config, policy, algorithm, engine, session, journal, world, supervision)
-        parts = collector, learner, session, journal, world, heldout_prompts
-        Trainer(config, *parts, around).run()
-    journal.close()
+    return engine
+
+
+def _syncing(
+    config: RunConfig, run: RunDirectory, learner: Learner | None, world: World
+) -> AbstractContextManager[Sync]:
+    """What brings weights to servers; ranks that only sample have none."""
+    if learner is None:
+        return nullcontext(nothing_to_bring)
+    return weight_sync(config, run, learner.policy, learner.engine, world)
 
 
 def _supervision(
@@ -140,8 +179,11 @@ def _supervision(
 
 
 def _patience(config: RunConfig) -> float:
-    """Seconds for which a rank may wait for scores, or for completions."""
-    return config.rewards.deadline + (config.sampler.deadline if config.sampler else 0.0)
+    """Seconds for which a rank may wait for scores, for completions, or for what the other side
+    does with a whole step."""
+    completions = config.sampler.deadline if config.sampler else 0.0
+    others = LONGEST_STEP if config.launch.rollout_processes else 0.0
+    return config.rewards.deadline + completions + others
 
 
 @contextmanager

@@ -15,6 +15,10 @@ gradients and optimizer among the ranks, ZeRO-3 weights too; with offload the op
 gradients lie in main memory. Moving averages do, where they are not an adapter's, and what a
 checkpoint is written from.
 
+Of ranks that only sample (launch.rollout_processes) nothing is trained: they hold base and adapter,
+and what the family holds, and go through no phase but those of prompts and of the rollout. Neither
+side holds more than one step's experience; ranks that do both hold two, one step off.
+
 32-bit weights under autocast are cast to 16 bit, and a backward pass keeps the copies. It is an
 estimate to choose a machine by: the CUDA context and what the allocator cannot use come on top.
 benchmarks/memory.py measures.
@@ -30,6 +34,7 @@ from atelier.config.facts.qwen import QwenFacts
 from atelier.config.facts.read import Facts
 from atelier.config.memory.janus import janus_memory
 from atelier.config.memory.parts import (
+    Own,
     copies_beside_trained,
     copies_of_trained,
     engine,
@@ -83,16 +88,27 @@ def estimate(config: RunConfig, facts: Facts, images: int, actions: int, ranks: 
     fused = config.launch.engine == "ddp" and config.launch.device != "cpu"
     sharded = 4 * trained // shards_of_optimizer(config, ranks)
     temporaries = 0 if host or fused else sharded
-    images *= 2 if config.train.one_step_off else 1
-    if isinstance(facts, JanusFacts):
-        own = janus_memory(config, facts, images, actions)
-    elif isinstance(facts, QwenFacts):
-        own = qwen_memory(config, facts, images, actions)
-    else:
-        own = sd3_memory(config, facts, images, actions, ranks)
+    images *= 2 if config.train.one_step_off and not config.launch.rollout_processes else 1
+    own = _own(config, facts, images, actions, ranks)
     return Memory(
         held={**weights(config, facts, ranks), **own.held, **state, **beside},
         phases={**own.phases, "update": {"optimizer's temporaries": temporaries}},
         host={**host, **average, "checkpoint": tensors_of_a_checkpoint(config, trained)},
         painter=own.painter,
     )
+
+
+def estimate_sampling(config: RunConfig, facts: Facts, images: int, actions: int) -> Memory:
+    """The same of a rank that only samples `images` of a step."""
+    own = _own(config, facts, images, actions, 1)
+    held = {**weights(config, facts, 1), "reference": 0, **own.held}
+    return Memory(held, {name: own.phases[name] for name in ("prompts", "rollout")}, host={})
+
+
+def _own(config: RunConfig, facts: Facts, images: int, actions: int, ranks: int) -> Own:
+    """What the family needs."""
+    if isinstance(facts, JanusFacts):
+        return janus_memory(config, facts, images, actions)
+    if isinstance(facts, QwenFacts):
+        return qwen_memory(config, facts, images, actions)
+    return sd3_memory(config, facts, images, actions, ranks)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -21,10 +21,22 @@ LOOPBACK = "127.0.0.1"
 LAST_MEETING_PORT = 65534  # the one after it is wanted, too
 
 
+class Shares(NamedTuple):
+    """How many ranks sample, and how many train."""
+
+    sampling: int
+    training: int
+
+
 class LaunchConfig(Section):
     """How the trainer process is started."""
 
     processes: PositiveInt = operational(1, "Ranks of a node (torchrun --nproc-per-node).")
+    rollout_processes: NonNegativeInt = operational(
+        0,
+        "How many of `processes` only sample; the others only train, on what was sampled during "
+        "the step before (train.one_step_off). 0: each does both (docs/rewards.md).",
+    )
     nodes: PositiveInt = operational(
         1, "Machines that train together, with `processes` ranks each (docs/many-machines.md)."
     )
@@ -75,6 +87,11 @@ class LaunchConfig(Section):
     def ranks(self) -> int:
         """Of all nodes together."""
         return self.nodes * self.processes
+
+    def shares(self, ranks: int) -> Shares:
+        """Who does what of so many ranks."""
+        apart = self.rollout_processes
+        return Shares(apart, ranks - apart) if apart else Shares(ranks, ranks)
 
     @property
     def threads_of_a_rank(self) -> int:
