@@ -16,6 +16,11 @@ logger = logging.getLogger(__name__)
 SAY_EVERY_SECONDS = 60.0
 
 
+def leave_to_another_rank() -> None:
+    """Say nothing here: of several ranks that ask the same servers, one speaks."""
+    logger.setLevel(logging.ERROR)
+
+
 class Outage:
     """Of one server, or of the replicas of one.
 

@@ -76,28 +76,14 @@ def test_a_reward_that_is_not_there_is_said_once_and_until_when(free_tcp_port, c
     )
 
 
-RANKS = """
-import os, runpy, sys
-sys.argv = ["x", "--config", "nothing.yaml", "--run", "nowhere"]
-try:
-    runpy.run_module("atelier.training", run_name="__main__")
-except SystemExit:
-    pass
-from atelier.outage import Outage
-Outage("judges.far").failed("nobody there", 0.0)
-"""
+def test_of_several_ranks_one_speaks():
+    """All ask the same servers; which one it is: tests/unit/test_sides.py."""
+    first = "from atelier.outage import Outage, leave_to_another_rank"
+    last = "Outage('judges.far').failed('nobody there', 0.0)"
 
+    def errors(*between):
+        command = [sys.executable, "-c", "; ".join((first, *between, last))]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stderr
 
-def test_of_several_ranks_one_speaks(tmp_path):
-    """All ask the same servers."""
-
-    def errors(rank):
-        environment = {"RANK": rank, "PYTHONPATH": ":".join(sys.path), "PATH": "/usr/bin:/bin"}
-        command = [sys.executable, "-c", RANKS]
-        done = subprocess.run(
-            command, capture_output=True, text=True, env=environment, cwd=tmp_path
-        )
-        return done.stderr
-
-    assert "judges.far: nobody there" in errors("0")
-    assert "judges.far" not in errors("1")
+    assert "judges.far: nobody there" in errors()
+    assert "judges.far" not in errors("leave_to_another_rank()")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from functools import partial
@@ -21,6 +20,7 @@ from atelier.data.prompts import PromptSet, content_digest, read_prompts
 from atelier.disk import stopped_when_full
 from atelier.errors import ConfigError, PlanError
 from atelier.judge import usage as judge_usage
+from atelier.outage import leave_to_another_rank
 from atelier.policies.base import LearnsFromPictures, Policy
 from atelier.policies.registry import load_policy
 from atelier.processes.locks import hold
@@ -68,8 +68,8 @@ def train(config_path: Path, run: RunDirectory, around: Around = nullcontext) ->
     ):
         plan(config, world_size=world.size)
         sides = take_sides(world, config.launch, _patience(config))
-        if not sides.asks_first:  # all ranks that sample wait for the same servers: one says so
-            logging.getLogger("atelier.outage").setLevel(logging.ERROR)
+        if not sides.asks_first:
+            leave_to_another_rank()
         _train(config, run, sides, around)
 
 
