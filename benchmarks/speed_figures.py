@@ -10,13 +10,14 @@ from benchmarks.arithmetic import Arithmetic
 from benchmarks.speed_cases import Load
 
 Facts = dict[str, Any]
-PHASES = ("rollout", "score", "update")
+PHASES = ("rollout", "decode", "score", "update")
 GAINED = ("rollout", "update", "epoch")
 LEAST_GAIN = 1.03  # below it two runs on one machine differ as much
 
 
 def figures(
     rows: Sequence[Mapping[str, float]],
+    phases: Sequence[Mapping[str, float]],
     events: Sequence[Mapping[str, Any]],
     load: Load,
     work: Arithmetic,
@@ -26,19 +27,17 @@ def figures(
 
     Args:
         rows: of metrics.jsonl, those of the timed steps.
+        phases: of the same steps, seconds of each; `decode` is a part of the others.
         events: of events.jsonl.
         work: operations of a row.
         peak: operations a second that a share of the peak is of.
 
     Returns:
-        Medians in seconds (`epoch`: the whole step, `rest`: what no phase is), rates a second,
-        shares of the peak, peak_gib (None on a CPU), and the replay gap.
+        Medians in seconds (`rollout`: without decoding, `epoch`: the whole step, `rest`: what no
+        phase is), rates a second, shares of the peak, peak_gib (None on a CPU), and the replay gap.
     """
-    seconds = {phase: _median(row[f"time/{phase}"] for row in rows) for phase in PHASES}
-    seconds["epoch"] = _median(row["time/step"] for row in rows)
-    seconds["rest"] = _median(
-        row["time/step"] - sum(row[f"time/{phase}"] for phase in PHASES) for row in rows
-    )
+    parts = [_parts(row, one) for row, one in zip(rows, phases, strict=True)]
+    seconds = {name: _median(one[name] for one in parts) for name in (*PHASES, "rest", "epoch")}
     operations = _operations(load, work)
     return {
         "seconds": seconds,
@@ -50,6 +49,14 @@ def figures(
         ),
         "gap": _gap(rows, events),
     }
+
+
+def _parts(row: Mapping[str, float], phases: Mapping[str, float]) -> dict[str, float]:
+    """Of a step, seconds of what is done one after another, and of all of it."""
+    parts = {name: phases[name] for name in PHASES}
+    parts["rollout"] -= parts["decode"]
+    epoch = row["time/step"]
+    return {**parts, "rest": epoch - sum(parts.values()), "epoch": epoch}
 
 
 def _operations(load: Load, work: Arithmetic) -> dict[str, int]:

@@ -15,7 +15,7 @@ _COLUMNS = (
     "rollout, images/s",
     "update, sample-steps/s",
     "epoch, s",
-    "rollout + score + update + rest, s",
+    "rollout + decode + score + update + rest, s",
     "MFU: rollout, update, epoch",
     "peak GiB, the plan",
     "replay gap: mean, max",
@@ -26,11 +26,12 @@ _IDLE_COLUMNS = ("case", "transformer", "profiled, s", "idle", "idle of phases",
 NOTES = """\
 An epoch is one training step by the trainer itself, without the checkpoint after it: {images}
 images of 2 prompts, two updates. Medians of {steps} steps after a first one, in which blocks are
-compiled. A sample-step is a trained action of an image; all that the update does counts, old
-log-probs computed again and the reference, too. MFU is the transformer's own arithmetic (nothing
-for adapters, the autoencoder and rewards) by the peak, a square product of side {side} measured in
-the same process: {peak:.3g} TFLOP/s. The plan is what `atelier plan` says of rollout, replay and
-update. The gap is |ratio - 1| of a rollout that is replayed before any update. 3 % are no gain.
+compiled; phases by the GPU's clock, decoding apart from the rollout. A sample-step is a trained
+action of an image; all that the update does counts, old log-probs computed again and the reference,
+too. MFU is the transformer's own arithmetic (nothing for adapters, the autoencoder and rewards) by
+the peak, a square product of side {side} measured in the same process: {peak:.3g} TFLOP/s. The plan
+is what `atelier plan` says of rollout, replay and update. The gap is |ratio - 1| of a rollout that
+is replayed before any update. 3 % are no gain.
 """
 IDLE_NOTES = """\
 One more step under the profiler, which slows down a host that is waited for: idle is the share of

@@ -29,7 +29,7 @@ import shlex
 import shutil
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext, redirect_stdout
+from contextlib import ExitStack, contextmanager, redirect_stdout
 from pathlib import Path
 
 import diffusers
@@ -40,8 +40,11 @@ from atelier import telemetry
 from atelier.config.memory.estimate import Memory
 from atelier.config.plan import plan
 from atelier.tracking.events import read_json_lines
+from atelier.training.measures import Stopwatch
+from atelier.training.trainer import Around
 from atelier.training.worker import train
 from benchmarks.arithmetic import Arithmetic, square_product_rate
+from benchmarks.device_time import DeviceTime
 from benchmarks.idle import StepProfiler
 from benchmarks.prepared_runs import prepared
 from benchmarks.sd3_shape import build_pipeline
@@ -83,17 +86,33 @@ def measured(
     config = setting.config(case, way)
     planned = plan(config)
     run = prepared(options.out / RUNS / f"{case}-{way}", config)
+    clock = DeviceTime(torch.device(options.device))
     profiler = StepProfiler(setting.steps) if options.idle else None
     run.train.mkdir(parents=True)
     with (run.train / "trainer.log").open("w") as log, redirect_stdout(log):
-        train(run.config("train"), run, profiler or nullcontext)
+        train(run.config("train"), run, inside(clock, profiler) if profiler else clock)
     free()
     rows = [row for _, row in read_json_lines(run.metrics)]
     events = [event for _, event in read_json_lines(run.events)]
-    found = figures(rows[1 : 1 + options.steps], events, load_of(config, planned), work, peak)
+    timed = slice(1, 1 + options.steps)
+    told = rows[timed], clock.steps[timed], events
+    found = figures(*told, load_of(config, planned), work, peak)
     assert planned.memory is not None  # of a model that is on this machine
     waiting = {"waiting": profiler.found} if profiler else {}
     return {"case": case, "way": way, **found, "predicted_gib": step_gib(planned.memory), **waiting}
+
+
+def inside(*arounds: Around) -> Around:
+    """Each step inside of the first, that inside of the next."""
+
+    @contextmanager
+    def around(watch: Stopwatch) -> Iterator[None]:
+        with ExitStack() as stack:
+            for one in reversed(arounds):
+                stack.enter_context(one(watch))
+            yield
+
+    return around
 
 
 def step_gib(memory: Memory) -> float:

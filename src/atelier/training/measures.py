@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import NamedTuple
 
 import torch
@@ -75,17 +75,20 @@ class Stopwatch:
 
     Attributes:
         spans: of the phases so far, in the order of their ends.
+        inside: what each phase, by its name, is done inside of: somebody who looks on.
     """
 
     def __init__(self) -> None:
         self._start = time.perf_counter()
         self.spans: list[Span] = []
+        self.inside: Callable[[str], AbstractContextManager[object]] = nullcontext
 
     @contextmanager
     def __call__(self, phase: str) -> Iterator[None]:
         start = time.perf_counter()
         try:
-            yield
+            with self.inside(phase):
+                yield
         finally:
             self.spans.append(Span(phase, start, time.perf_counter()))
 
