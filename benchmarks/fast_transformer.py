@@ -47,7 +47,7 @@ from benchmarks.arithmetic import Arithmetic, arithmetic, square_product_rate
 from benchmarks.sd3_shape import SHAPES, Shape, build_transformer, build_vae
 from benchmarks.timing import Meter, timed
 
-Way = Literal["stock", "fast"]
+Way = Literal["stock", "fast", "folded"]
 Facts = dict[str, object]
 Answer = tuple[Tensor, Tensor]
 """A velocity, and the gradient of all adapters."""
@@ -176,7 +176,8 @@ def bench(
                 "base_dtype": dtype,
                 "resolution": size.resolution,
                 "gradient_checkpointing": options.checkpointing or exact,
-                "transformer": way,
+                "transformer": "stock" if way == "stock" else "fast",
+                "lora": {"folded": way == "folded"},
                 "compile": options.compile,
             },
             "rollout": {
@@ -269,22 +270,22 @@ def results(options: argparse.Namespace) -> Iterator[Facts]:
     yield {"size": options.size, "dtype": options.dtype, "rows": options.rows}
     work = arithmetic(size.shape, size.latents, size.tokens)
     dtype, device = getattr(torch, options.dtype), torch.device(options.device)
-    peak = square_product_rate(size.product, dtype, device, options.repeats)
+    peak = square_product_rate(size.product, dtype, device, max(1, options.repeats))
     yield {"phase": "matmul", "teraflops": peak / 1e12}
     for guidance in options.guidance:
         answers: dict[Way, Answer] = {}
-        ways: tuple[Way, ...] = ("stock", "fast")
-        for way in ways:
+        for way in options.ways:
             one = bench(way, size, guidance, options)
             answers[way] = one.answer()
-            for facts in speeds(one, work, peak):
+            for facts in speeds(one, work, peak) if options.repeats else ():
                 yield {"guidance": guidance, "way": way, **facts}
             del one
             give_back(torch.device(options.device))
         exact = bench("stock", size, guidance, options, exact=True).answer()
         give_back(torch.device(options.device))
-        found = equivalence(answers["stock"], answers["fast"], exact)
-        yield {"guidance": guidance, "phase": "equivalence", **found}
+        for way in options.ways[1:]:
+            found = equivalence(answers["stock"], answers[way], exact)
+            yield {"guidance": guidance, "way": way, "phase": "equivalence", **found}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -297,14 +298,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--rows", type=int, default=24, help="of a micro-batch, even")
     parser.add_argument("--guidance", type=float, nargs="+", default=[1.0, 4.5])
     parser.add_argument("--steps", type=int, default=10, help="of denoising")
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=3, help="0: only compare what they give")
+    parser.add_argument(
+        "--ways",
+        nargs="+",
+        default=["stock", "fast"],
+        choices=("stock", "fast", "folded"),
+        help="stock is what others are compared with; folded: fast with policy.lora.folded",
+    )
     parser.add_argument("--checkpointing", action="store_true", help="recompute activations")
     parser.add_argument(
         "--compile",
         action=argparse.BooleanOptionalAction,
         help="blocks of the fast transformer; default: on GPUs",
     )
-    for facts in results(parser.parse_args(arguments)):
+    options = parser.parse_args(arguments)
+    if options.ways[0] != "stock":
+        parser.error("--ways: stock comes first, others are compared with it")
+    for facts in results(options):
         rounded = {k: float(f"{v:.4g}") if isinstance(v, float) else v for k, v in facts.items()}
         print(json.dumps(rounded), flush=True)
 

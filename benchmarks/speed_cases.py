@@ -17,8 +17,13 @@ from atelier.config.work import work
 from benchmarks.arithmetic import Arithmetic, arithmetic
 from benchmarks.sd3_shape import SHAPES, Shape
 
-Way = Literal["stock", "fast"]
-WAYS: tuple[Way, ...] = ("stock", "fast")
+Way = Literal["stock", "fast", "folded"]
+# Who computes the transformer's blocks; what others are compared with comes first.
+WAYS: dict[Way, tuple[str, ...]] = {
+    "stock": ("policy.transformer=stock",),
+    "fast": ("policy.transformer=fast",),
+    "folded": ("policy.transformer=fast", "policy.lora.folded=true"),
+}
 RECIPE = "sd35m/flow-grpo-fast-1gpu"
 PROMPTS = 2
 UPDATES = 2  # of a step
@@ -84,9 +89,8 @@ class Setting:
         Raises:
             ConfigError: an override is of no key, or wrong.
         """
-        return resolve(
-            RECIPE, [*self._common(), *CASES[case], *self._batch(case), *_way(way, self)]
-        )
+        settings = (*self._common(), *CASES[case], *self._batch(case), *WAYS[way])
+        return resolve(RECIPE, [*settings, *self.overrides])
 
     def _common(self) -> Iterator[str]:
         side = "null" if self.size.resolution is None else self.size.resolution
@@ -117,10 +121,6 @@ class Setting:
         """Guidance has two rows an image."""
         rows_an_image = 2 if "rollout.guidance_scale=4.5" in CASES[case] else 1
         yield f"rollout.micro_batch_size={self.size.rows // rows_an_image}"
-
-
-def _way(way: Way, setting: Setting) -> list[str]:
-    return [f"policy.transformer={way}", *setting.overrides]
 
 
 def reads_text() -> bool:

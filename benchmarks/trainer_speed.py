@@ -5,8 +5,9 @@
     python -m benchmarks.trainer_speed --out DIR --size small --device cpu
 
 Builds a pipeline of SD3.5-Medium's shape with random weights in DIR, unless it is there, and trains
-each case twice in this one process, by policy.transformer stock and fast: one step that does not
-count, in which blocks are compiled, and --steps that do. Settings are those of the recipe
+each case in this one process by several ways, --ways: policy.transformer stock and fast, and fast
+with policy.lora.folded: one step that does not count, in which blocks are compiled, and --steps
+that do. Settings are those of the recipe
 sd35m/flow-grpo-fast-1gpu at 512x512 with 2 prompts x 24 images a step, 24 rows a micro-batch, base
 and arithmetic in float16 (on a CPU float32), and the case's:
 
@@ -131,14 +132,16 @@ def free() -> None:
 def results(
     setting: Setting, work: Arithmetic, peak: float, options: argparse.Namespace
 ) -> Iterator[Facts]:
-    """Of every case by both transformers."""
+    """Of every case by every way."""
     for case in options.cases:
-        by_way: dict[Way, Facts] = {}
-        for way in WAYS:
-            by_way[way] = measured(case, way, setting, work, peak, options)
-            if way == "fast":
-                by_way[way]["gains"] = gains(by_way["stock"], by_way["fast"])
-            yield by_way[way]
+        stock: Facts | None = None
+        for way in [one for one in WAYS if one in options.ways]:
+            found = measured(case, way, setting, work, peak, options)
+            if way == "stock":
+                stock = found
+            elif stock is not None:
+                found["gains"] = gains(stock, found)
+            yield found
 
 
 def about(setting: Setting, peak: float, options: argparse.Namespace) -> Facts:
@@ -166,7 +169,7 @@ def command(options: argparse.Namespace) -> str:
     words = ["python", "-m", "benchmarks.trainer_speed", "--out", "DIR"]
     for name in ("size", "text", "device", "rank", "steps"):
         words += [f"--{name}", str(getattr(options, name))]
-    words += ["--cases", *options.cases]
+    words += ["--cases", *options.cases, "--ways", *options.ways]
     words += ["--idle"] if options.idle else []
     words += [word for one in options.overrides for word in ("--set", one)]
     return shlex.join(words)
@@ -185,6 +188,7 @@ def arguments_of(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--rank", type=int, default=32, help="of the adapter; alpha is twice that")
     parser.add_argument("--steps", type=int, default=3, help="that are timed")
     parser.add_argument("--cases", nargs="+", default=[*CASES], choices=CASES)
+    parser.add_argument("--ways", nargs="+", default=["stock", "fast"], choices=WAYS)
     parser.add_argument("--idle", action="store_true", help="profile one more step")
     parser.add_argument(
         "--page", type=Path, nargs="?", const=PAGES, metavar="FOLDER", help="write a page there"

@@ -97,6 +97,8 @@ def test_what_a_step_of_a_case_holds(case: str, batch: int, expected: Load) -> N
     assert config.rollout.micro_batch_size == batch
     assert (config.policy.transformer, config.policy.base_dtype) == ("fast", "float16")
     assert (config.policy.lora.rank, config.policy.lora.alpha) == (16, 32)
+    folded = medium().config(case, "folded").policy
+    assert (folded.transformer, folded.lora.folded) == ("fast", True)
     asked = medium("rollout.old_log_prob=rollout").config(case, "fast")
     kept = load_of(asked, plan(asked))
     assert kept.replay_rows == expected.replay_rows - kept.gradient_rows

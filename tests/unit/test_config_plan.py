@@ -452,6 +452,7 @@ def test_a_gpu_that_this_machine_lacks_is_a_warning(
         ("train.in_flight=store", "train.one_step_off: true"),
         ("launch.zero_stage=3", "launch.engine: deepspeed"),
         ("policy.compile=true", "policy.transformer: fast"),
+        ("policy.lora.folded=true", "policy.transformer: fast and policy.trainable: lora"),
         ("rewards.ocr.spans.case_sensitive=false", "rewards.ocr.rule: spans"),
         ("evaluation.ocr.spans.case_sensitive=false", "evaluation.ocr.rule: spans"),
         ("tracking.wandb.mode=online", "tracking.wandb.enabled: true"),
@@ -582,6 +583,13 @@ def test_engines_share_out_and_offload_what_they_say(model: Path) -> None:
     assert ddp.phases["update"]["optimizer's temporaries"] == 0
     assert two.phases["update"]["optimizer's temporaries"] == 4 * 75
     assert "launch.offload: needs" in refusal("launch.offload=true")
+
+
+def test_a_sum_of_weight_and_adapter_needs_digits() -> None:
+    fast = ("policy.transformer=fast", "policy.trainable=lora", "policy.lora.folded=true")
+    told = refusal(*fast, "policy.dtype=bfloat16")
+    assert "policy.lora.folded: a sum of weight and adapter rounded to bfloat16" in told
+    assert not [one for one in planned(*fast).warnings if "folded" in one]
 
 
 def test_recorded_passes_of_a_fast_transformer_hold_memory_of_their_own(model: Path) -> None:

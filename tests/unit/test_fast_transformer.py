@@ -20,7 +20,7 @@ from atelier.policies.deepgen.transformer import velocity as deepgens
 from atelier.policies.sd3.fast import install
 from atelier.policies.sd3.fast.block import head_normed, layer_normed
 from atelier.policies.sd3.fast.install import make_fast
-from atelier.policies.sd3.fast.layers import outputs, read
+from atelier.policies.sd3.fast.layers import folded, outputs, read
 from atelier.policies.sd3.lora import add_adapter
 from atelier.training.distributed import World
 from atelier.training.engines import make_engine
@@ -34,7 +34,9 @@ LORA = LoraConfig(
 )
 
 
-def transformer(kind: Kind, trained: str, fast: bool, compiled: bool = False):
+def transformer(
+    kind: Kind, trained: str, fast: bool, compiled: bool = False, folds: bool = False
+) -> SD3Transformer2DModel:
     made = build(kind).requires_grad_(trained == "full")
     if trained == "lora":
         add_adapter(made, LORA, seed=0)
@@ -42,7 +44,7 @@ def transformer(kind: Kind, trained: str, fast: bool, compiled: bool = False):
         for one in made.parameters():
             if one.requires_grad:
                 one.data = torch.randn(one.shape, generator=generator) / len(one[0])
-    return make_fast(made, compiled) if fast else made
+    return make_fast(made, compiled, folded=folds) if fast else made
 
 
 def velocity(model: nn.Module, **others: Tensor) -> Tensor:
@@ -75,14 +77,15 @@ def require_equal_gradients(
 
 
 @pytest.mark.parametrize("checkpointing", [False, True], ids=["kept", "recomputed"])
-@pytest.mark.parametrize("trained", ["lora", "full"])
+@pytest.mark.parametrize("trained", ["lora", "folded", "full"])
 @pytest.mark.parametrize("kind", ["sd3", "sd35"])
 def test_velocities_and_gradients_are_those_of_diffusers(
     kind: Kind, trained: str, checkpointing: bool
 ) -> None:
     results = []
     for fast in (False, True):
-        model = transformer(kind, trained, fast)
+        of = "full" if trained == "full" else "lora"
+        model = transformer(kind, of, fast, folds=trained == "folded")
         if checkpointing:
             model.enable_gradient_checkpointing()
         made = velocity(model)
@@ -104,9 +107,10 @@ def test_recomputation_runs_a_fast_block_again() -> None:
     assert passes == [1]
 
 
+@pytest.mark.parametrize("folds", [False, True])
 @pytest.mark.parametrize("kind", ["sd3", "sd35"])
-def test_an_adapter_is_switched_off_and_on(kind: Kind) -> None:
-    stock, fast = (transformer(kind, "lora", one) for one in (False, True))
+def test_an_adapter_is_switched_off_and_on(kind: Kind, folds: bool) -> None:
+    stock, fast = (transformer(kind, "lora", one, folds=folds) for one in (False, True))
     on = velocity(fast)
     for one in (stock, fast):
         one.disable_adapters()
@@ -135,6 +139,21 @@ def test_in_16_bits_it_is_as_exact_as_stock(dtype: torch.dtype) -> None:
         exact = velocity(transformer("sd35", "lora", fast=False))
     stock, fast = ((made(one) - exact).norm() for one in (False, True))
     assert 0 < fast < 1.2 * stock
+
+
+@pytest.mark.parametrize(("size", "most"), [(1e-4, 0.25), (1e-3, 0.025), (1e-2, 0.0025)])
+def test_what_an_adapter_adds_is_not_lost_in_a_folded_weight(size: float, most: float) -> None:
+    """In float16, of weights as large as those of a layer 1536 wide: rounding takes a share of it
+    that is the less the larger it is."""
+    generator = torch.Generator().manual_seed(0)
+    weight, down, up = (
+        (torch.randn(shape, generator=generator) * by).half()
+        for shape, by in (((512, 512), 0.025), ((32, 512), 0.025), ((512, 32), 2 * size))
+    )
+    none = torch.zeros(512, dtype=torch.float16)
+    made = folded(torch.eye(512).half(), weight, none, down, up).T.double()
+    exact = up.double() @ down.double()
+    assert (made - weight.double() - exact).norm() < most * exact.norm()
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -323,8 +342,9 @@ def test_engines_train_it_as_they_train_stock(of_ranks, engine: str, trained: st
 # Compiled -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("folds", [False, True])
 def test_a_kind_of_blocks_is_one_graph_for_texts_of_all_lengths(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, folds: bool
 ) -> None:
     """By dynamo alone, which says whether a block is one graph; Inductor takes minutes."""
     graphs = []
@@ -337,7 +357,8 @@ def test_a_kind_of_blocks_is_one_graph_for_texts_of_all_lengths(
     monkeypatch.setattr(torch, "compile", lambda f, **told: compile_(f, backend=counting, **told))
     torch._dynamo.reset()
     stock = masked(transformer("sd3", "lora", fast=False))
-    fast = make_fast(transformer("sd3", "lora", fast=False), compiled=True, any_length=True)
+    model = transformer("sd3", "lora", fast=False)
+    fast = make_fast(model, compiled=True, any_length=True, folded=folds)
     for tokens in (5, 7):
         mask = torch.ones(3, tokens, dtype=torch.bool)
         mask[0, 3:] = False
@@ -349,8 +370,10 @@ def test_a_kind_of_blocks_is_one_graph_for_texts_of_all_lengths(
 
 
 @pytest.mark.slow
-def test_compiled_by_inductor_it_is_the_same() -> None:
-    stock, fast = (transformer("sd35", "lora", one, compiled=one) for one in (False, True))
+@pytest.mark.parametrize("folds", [False, True])
+def test_compiled_by_inductor_it_is_the_same(folds: bool) -> None:
+    stock = transformer("sd35", "lora", fast=False)
+    fast = transformer("sd35", "lora", fast=True, compiled=True, folds=folds)
     torch._dynamo.reset()
     made = [velocity(one) for one in (stock, fast)]
     require_equal(made[1], made[0])

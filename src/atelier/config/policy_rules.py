@@ -37,6 +37,12 @@ def policy_rejections(config: RunConfig) -> Iterator[tuple[str, str]]:
             "fast multiplies with weights of several layers at once, and with launch.zero_stage 3 "
             "a rank has a part of each; use stock here, or launch.zero_stage: 2",
         )
+    if policy.lora.folded and policy.dtype == "bfloat16":
+        yield (
+            "policy.lora.folded",
+            "a sum of weight and adapter rounded to bfloat16 loses most of a young adapter; use "
+            "policy.dtype: float16, or false here",
+        )
     if policy.dtype == "float16" and launch.engine == "deepspeed":
         yield (
             "policy.dtype",

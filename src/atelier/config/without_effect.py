@@ -111,6 +111,15 @@ RULES = (
         "policy.transformer: fast",
     ),
     Rule(
+        ("policy.lora.folded",),
+        lambda config: (
+            config.policy.denoises
+            and config.policy.transformer == "fast"
+            and config.policy.trainable == "lora"
+        ),
+        "policy.transformer: fast and policy.trainable: lora, of sd3 or deepgen",
+    ),
+    Rule(
         ("policy.max_sequence_length",),
         lambda config: config.policy.family == "sd3",
         "policy.family: sd3",

@@ -62,7 +62,7 @@ class TransformerPolicy(FlowPolicy):
         )
         self._policy = policy
         self._base = transformer
-        self._decoder = ImageDecoder(vae, policy.vae, device)
+        self._decoder = ImageDecoder(vae, policy.vae, device, compiles(policy, device))
         self._encoder_of_images = ImageEncoder(vae)
         latents = (transformer.config.in_channels, side, side)
         if device.type == "cuda":
@@ -173,12 +173,12 @@ def prepared(
     if policy.transformer == "fast":
         # What a language model reads has any length; embeddings of SD3's encoders have one.
         any_length = policy.family == "deepgen"
-        make_fast(transformer, compiles(policy, device), any_length=any_length)
+        make_fast(transformer, compiles(policy, device), any_length, policy.lora.folded)
     return transformer
 
 
 def compiles(policy: PolicyConfig, device: torch.device) -> bool:
-    """Whether the transformer's blocks are compiled."""
+    """Whether the transformer's blocks, and the autoencoder's decoder, are compiled."""
     if policy.transformer != "fast":
         return False
     return device.type == "cuda" if policy.compile is None else policy.compile

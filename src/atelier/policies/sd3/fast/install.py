@@ -27,13 +27,17 @@ GRAPHS = 64
 
 
 def make_fast(
-    transformer: SD3Transformer2DModel, compiled: bool, any_length: bool = False
+    transformer: SD3Transformer2DModel,
+    compiled: bool,
+    any_length: bool = False,
+    folded: bool = False,
 ) -> SD3Transformer2DModel:
     """The transformer, in place, with blocks that compute the same in fewer kernels.
 
     Args:
         compiled: by Inductor, once a kind of blocks and shape.
         any_length: whether texts of all lengths share what is compiled.
+        folded: whether adapters are added to the weights (layers.py).
 
     Raises:
         ConfigError: its blocks are of a kind that is not known.
@@ -43,7 +47,7 @@ def make_fast(
             _require_known(name, module)
     run: Run = _compiled(any_length) if compiled else run_block
     for block in transformer.transformer_blocks:
-        block.forward = partial(_forward, block, run, Reading())
+        block.forward = partial(_forward, block, run, Reading(folded))
     return transformer
 
 
@@ -58,6 +62,11 @@ def _require_known(name: str, norm: nn.Module) -> None:
 def _compiled(any_length: bool) -> Run:
     limit = torch._dynamo.config.recompile_limit
     torch._dynamo.config.recompile_limit = max(limit, GRAPHS)
+    # Chains of elementwise operations are computed again where the backward pass needs what they
+    # make, instead of keeping it: 42.2 GiB become 36.6 at the same speed (benchmarks/README.md).
+    recomputed = torch._functorch.config
+    recomputed.ban_recompute_materialized_backward = False
+    recomputed.ban_recompute_used_far_apart = False
     run: Run = torch.compile(run_block, fullgraph=True, dynamic=False)
     return partial(_of_any_length, run) if any_length else run
 

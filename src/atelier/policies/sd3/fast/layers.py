@@ -1,6 +1,8 @@
 """Linear layers that have one input, as one product; so are either halves of their adapters.
 
-Adapters stay what peft made them: separate float32 parameters with their own gradients.
+Adapters stay what peft made them: separate float32 parameters with their own gradients. Folded,
+what they add to a weight is added to a copy of it, in every pass anew: an input is then multiplied
+once, and the sum of both is rounded to the dtype that is computed in.
 """
 
 from __future__ import annotations
@@ -31,24 +33,61 @@ class Layers(NamedTuple):
         biases: likewise.
         widths: how many outputs each has.
         adapters: of each, in their order.
+        folded: whether adapters are added to the weights.
     """
 
     weights: tuple[Tensor, ...]
     biases: tuple[Tensor, ...]
     widths: tuple[int, ...]
     adapters: tuple[tuple[Adapter, ...], ...]
+    folded: bool = False
 
 
 def outputs(layers: Layers, x: Tensor) -> list[Tensor]:
     """Of each layer [..., out], computed in the dtype of `x` [..., in]."""
     weight, bias = (_joined(tensors, x.dtype) for tensors in (layers.weights, layers.biases))
-    made = functional.linear(x, weight, bias)
     downs = [one.down for adapters in layers.adapters for one in adapters]
-    if downs:
-        inner = functional.linear(x, _joined(downs, x.dtype))
-        # Added to an output of as many dimensions, a compiler leaves the sum to what comes next.
-        made = made + functional.linear(inner, _ups(layers, x.dtype))
+    if not downs:
+        made = functional.linear(x, weight, bias)
+    else:
+        product = folded if layers.folded else beside
+        made = product(x, weight, bias, _joined(downs, x.dtype), _ups(layers, x.dtype))
     return list(made.split(layers.widths, dim=-1))
+
+
+def beside(x: Tensor, weight: Tensor, bias: Tensor, down: Tensor, up: Tensor) -> Tensor:
+    """x weight' + bias + x down' up', all in the dtype of `x`. weight [out, in], down [rank, in],
+    up [out, rank]."""
+    # Added to an output of as many dimensions, a compiler leaves the sum to what comes next.
+    return functional.linear(x, weight, bias) + functional.linear(functional.linear(x, down), up)
+
+
+def folded(x: Tensor, weight: Tensor, bias: Tensor, down: Tensor, up: Tensor) -> Tensor:
+    """The same as x (weight + up down)' + bias; `weight` and `bias` get no gradients."""
+    made: Tensor = _Folded.apply(x, weight, bias, down, up)
+    return made
+
+
+class _Folded(torch.autograd.Function):
+    """Gradients of `down` and `up` by way of their rank, not of a gradient as large as the weight,
+    which would take as long as the product itself."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, down: Tensor, up: Tensor
+    ) -> Tensor:
+        whole = torch.addmm(weight, up, down)
+        ctx.save_for_backward(x, whole, down, up)
+        return functional.linear(x, whole, bias)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, Tensor, Tensor]:
+        x, whole, down, up = ctx.saved_tensors
+        (gradient,) = gradients
+        rows, of_rows = x.flatten(0, -2), gradient.flatten(0, -2)
+        of_down = (of_rows @ up).T @ rows
+        of_up = of_rows.T @ (rows @ down.T)
+        return gradient @ whole, None, None, of_down, of_up
 
 
 def output(layers: Layers, x: Tensor) -> Tensor:
@@ -57,8 +96,8 @@ def output(layers: Layers, x: Tensor) -> Tensor:
     return made
 
 
-def read(*modules: nn.Module) -> Layers:
-    """Layers as they are now: with the adapters that are switched on.
+def read(*modules: nn.Module, folded: bool = False) -> Layers:
+    """Layers as they are now: with the adapters that are switched on, `folded` or not.
 
     Frozen ones are laid together in memory, once: their product then needs no copy of them, and
     their parameters are views of what holds all.
@@ -72,6 +111,7 @@ def read(*modules: nn.Module) -> Layers:
         _together([one.bias for one in bases]),
         tuple(one.out_features for one in bases),
         tuple(_adapters(one) for one in modules),
+        folded,
     )
 
 

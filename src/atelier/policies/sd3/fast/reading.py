@@ -5,27 +5,38 @@ A block has about sixty of them, and reading takes Python longer than a GPU need
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from diffusers.models.normalization import RMSNorm
 from torch import Tensor, nn
 
+from atelier.policies.sd3.fast import layers
 from atelier.policies.sd3.fast.block import Attention, Block, Following, Image, Text
 from atelier.policies.sd3.fast.held import Held
-from atelier.policies.sd3.fast.layers import Layers, read
+from atelier.policies.sd3.fast.layers import Layers
 
 STATES = 8  # adapters on or off, and a few more
 
+Read = Callable[..., Layers]
+"""See layers.read."""
+
 
 class Reading:
-    """What was read of one block, by the state of its adapters. A copy has read nothing."""
+    """What was read of one block, by the state of its adapters. A copy has read nothing.
 
-    def __init__(self) -> None:
+    Args:
+        folded: whether adapters are added to the weights.
+    """
+
+    def __init__(self, folded: bool = False) -> None:
+        self._folded = folded
         self._held: Held | None = None
         self._blocks: dict[Any, Block] = {}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Reading:
-        return Reading()
+        return Reading(self._folded)
 
     def of(self, block: nn.Module) -> Block:
         """Raises TypeError where a layer is of a kind that is not known (layers.read)."""
@@ -37,36 +48,37 @@ class Reading:
             self._blocks.clear()
         if len(self._blocks) == STATES:
             self._blocks.clear()
-        found = read_block(block)
+        found = read_block(block, self._folded)
         self._held = Held(block)  # after it: reading lays frozen weights together
         self._blocks[self._held.state()] = found
         return found
 
 
-def read_block(block: Any) -> Block:
+def read_block(block: Any, folded: bool = False) -> Block:
     """Of a JointTransformerBlock, as it is now."""
-    joint, own = block.attn, block.attn2
+    joint, own, read = block.attn, block.attn2, partial(layers.read, folded=folded)
     image = Image(
         read(block.norm1.linear),
-        _of_image(joint),
-        Following(read(joint.to_out[0]), *_feed_forward(block.ff)),
-        None if own is None else (_of_image(own), read(own.to_out[0])),
+        _of_image(joint, read),
+        Following(read(joint.to_out[0]), *_feed_forward(block.ff, read)),
+        None if own is None else (_of_image(own, read), read(own.to_out[0])),
     )
     following = None
     if not block.context_pre_only:
-        following = Following(read(joint.to_add_out), *_feed_forward(block.ff_context))
-    return Block(image, Text(read(block.norm1_context.linear), _of_text(joint), following))
+        following = Following(read(joint.to_add_out), *_feed_forward(block.ff_context, read))
+    text = Text(read(block.norm1_context.linear), _of_text(joint, read), following)
+    return Block(image, text)
 
 
-def _of_image(attention: Any) -> Attention:
-    layers = read(attention.to_q, attention.to_k, attention.to_v)
-    return Attention(attention.heads, layers, _norms(attention.norm_q, attention.norm_k))
+def _of_image(attention: Any, read: Read) -> Attention:
+    project = read(attention.to_q, attention.to_k, attention.to_v)
+    return Attention(attention.heads, project, _norms(attention.norm_q, attention.norm_k))
 
 
-def _of_text(attention: Any) -> Attention:
-    layers = read(attention.add_q_proj, attention.add_k_proj, attention.add_v_proj)
+def _of_text(attention: Any, read: Read) -> Attention:
+    project = read(attention.add_q_proj, attention.add_k_proj, attention.add_v_proj)
     norms = _norms(attention.norm_added_q, attention.norm_added_k)
-    return Attention(attention.heads, layers, norms)
+    return Attention(attention.heads, project, norms)
 
 
 def _norms(query: RMSNorm | None, key: RMSNorm | None) -> tuple[Tensor, Tensor] | None:
@@ -75,5 +87,5 @@ def _norms(query: RMSNorm | None, key: RMSNorm | None) -> tuple[Tensor, Tensor] 
     return query.weight, key.weight
 
 
-def _feed_forward(network: Any) -> tuple[Layers, Layers]:
+def _feed_forward(network: Any, read: Read) -> tuple[Layers, Layers]:
     return read(network.net[0].proj), read(network.net[2])
