@@ -6,6 +6,7 @@ import pytest
 from PIL import Image, ImageDraw, ImageFont
 
 from atelier.config.sections.rewards import JpegConfig, OcrConfig
+from atelier.errors import ConfigError
 from atelier.rewards import Missing, ScoreBatch
 from atelier.rewards.scorers import ocr_engine
 from atelier.rewards.scorers.jpeg import JpegCompressibility, JpegIncompressibility
@@ -77,6 +78,36 @@ def test_every_thread_and_mode_has_its_own_engine():
     assert engines[1] is engines[2]
     assert engines[0] is not engines[1]
     assert ocr_engine._engine(True) is not engines[1]
+
+
+def test_images_of_a_batch_are_read_at_the_same_time(monkeypatch):
+    """Four meet before any is read: one after another, they would wait for ever."""
+    met, seen = threading.Barrier(4, timeout=60), set()
+
+    def meets(image, detect):
+        met.wait()
+        seen.add(threading.current_thread().name)
+        return [ocr_engine.Line("A" * image.width, 1.0)]
+
+    monkeypatch.setattr(ocr_engine, "read_lines", meets)
+    scorer = OcrScorer(OcrConfig(workers=4))
+    images = [Image.new("RGB", (width, 8)) for width in range(1, 9)]
+    scores = scorer.score(batch(images, ["A" * one.width for one in images]))
+    assert [one["text"] for one in scores.details] == ["A" * one.width for one in images]
+    assert list(scores.values) == [1.0] * 8
+    assert seen == {"score-ocr"}
+    scorer.close()
+    scorer.close()
+
+
+def test_what_can_never_be_read_is_said_by_whoever_asks(monkeypatch):
+    def lacking(image, detect):
+        raise ConfigError("no model")
+
+    monkeypatch.setattr(ocr_engine, "read_lines", lacking)
+    for workers in (1, 2):
+        with pytest.raises(ConfigError, match="no model"):
+            OcrScorer(OcrConfig(workers=workers)).score(batch([Image.new("RGB", (8, 8))], ["A"]))
 
 
 def test_the_engine_is_silent(capfd):

@@ -33,6 +33,12 @@ class Outcome:
         except BaseException as raised:  # it belongs to whoever waits, even SystemExit
             return cls(error=raised)
 
+    def returned(self) -> Any:
+        """What the call returned; raises what it raised."""
+        if self.error is not None:
+            raise self.error
+        return self.value
+
 
 class ScoringThreads:
     """A fixed number of threads that run calls in the order submitted."""

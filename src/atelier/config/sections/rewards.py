@@ -423,7 +423,9 @@ class OcrConfig(Section):
         "(DeepGen-RL's new).",
     )
     spans: SpansConfig = SpansConfig()
-    workers: Few = operational(1, "Scoring threads of a trainer process, or of a service.")
+    workers: Few = operational(
+        1, "Images that a trainer process, or a service, reads at a time; each takes a core."
+    )
 
 
 class OcrRewardConfig(RewardSection, OcrConfig):
