@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.speed_cases import CASES
 from benchmarks.speed_figures import GAINED, PHASES, Facts, gain_words
 
 _COLUMNS = (
@@ -68,8 +69,10 @@ def page(about: Facts, results: Sequence[Facts]) -> str:
 
 
 def page_name(about: Facts) -> str:
-    """MODEL_HARDWARE_DATE.md, of letters that any file system takes."""
-    words = (about["model"], about["device"], about["date"])
+    """MODEL_HARDWARE_DATE.md, of letters that any file system takes; with the cases behind the
+    model, where they are not all."""
+    model = (about["model"], *(() if set(about["cases"]) == set(CASES) else about["cases"]))
+    words = (" ".join(model), about["device"], about["date"])
     return "_".join(re.sub(r"[^a-z0-9.]+", "-", one.lower()).strip("-") for one in words) + ".md"
 
 

@@ -154,6 +154,7 @@ def about(setting: Setting, peak: float, options: argparse.Namespace) -> Facts:
         "device": torch.cuda.get_device_name() if on_gpu else "CPU",
         "date": time.strftime("%Y-%m-%d"),
         "command": command(options),
+        "cases": options.cases,
         "versions": {one.__name__: one.__version__ for one in packages},
         "text": "real-size" if options.text == "real" else "tiny",
         "rewards": ", ".join(scored.sections()),

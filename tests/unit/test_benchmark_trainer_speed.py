@@ -22,6 +22,7 @@ ABOUT = {
     "device": "NVIDIA H200",
     "date": "2026-01-02",
     "command": "python -m benchmarks.trainer_speed --out DIR",
+    "cases": [*CASES],
     "versions": {"torch": "2.11.0", "diffusers": "0.42.1", "transformers": "5.24.0"},
     "text": "tiny",
     "rewards": "jpeg_compressibility",
@@ -113,6 +114,8 @@ def test_a_page_says_where_and_by_what() -> None:
     one["waiting"] = {"seconds": 9.5, "idle": 0.25, "phases": shares, "gaps": [gap]}
     text = page(ABOUT, [one])
     assert page_name(ABOUT) == "sd3.5-medium-shape_nvidia-h200_2026-01-02.md"
+    part = {**ABOUT, "cases": ["cfg", "cfg_kl"]}
+    assert page_name(part) == "sd3.5-medium-shape-cfg-cfg-kl_nvidia-h200_2026-01-02.md"
     said = ["NVIDIA H200", "2026-01-02", "torch 2.11.0", "diffusers 0.42.1", "transformers 5.24.0"]
     words = " ".join(text.split())
     assert all(word in words for word in [*said, ABOUT["command"], "700 TFLOP/s", "48 images"])
