@@ -52,15 +52,17 @@ def page(results: Sequence[Facts], per_rank: int, in_all: int) -> str:
         f"# `{about['recipe']}`, {about['size']} shape, on {about['device']}, {about['date']}",
         f"    {about['command']}",
         f"Random weights. {versions}. Settings beside the recipe's: {about['settings']}.",
-        f"The work of a rank is fixed ({per_rank} prompts a step and rank):",
-        table(weak, done, per_rank),
-        f"The work of a step is fixed ({in_all} prompts):",
-        table(strong, done, in_all),
+        *_tables(f"The work of a rank is fixed ({per_rank} prompts a step):", weak, done, per_rank),
+        *_tables(f"The work of a step is fixed ({in_all} prompts):", strong, done, in_all),
         NOTES.format(**about),
         *([TIGHT.format(**about)] if about["device"] == "CPU" else []),
         *_failures(results),
     ]
     return "\n\n".join(part.strip("\n") for part in parts) + "\n"
+
+
+def _tables(title: str, rows: Sequence[Facts], done: Sequence[Facts], one: int) -> list[str]:
+    return [title, table(rows, done, one)] if rows else []
 
 
 def page_name(one: Facts) -> str:

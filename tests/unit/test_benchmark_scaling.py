@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import time
@@ -14,6 +15,7 @@ import torch.distributed as dist
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
+from atelier.config.paths import repository_root
 from atelier.config.plan import plan
 from atelier.errors import PlanError
 from atelier.training.distributed import World
@@ -25,6 +27,7 @@ from benchmarks.scaling_cases import CASES, Sweep
 from benchmarks.scaling_figures import efficiency, equivalence, figures, measured
 from benchmarks.scaling_page import page, page_name
 from tests.support.ranks import on_ranks
+from tests.support.runs import environment
 
 HUB = {
     "sd35m": "stabilityai/stable-diffusion-3.5-medium",
@@ -188,6 +191,8 @@ def test_a_page_says_what_was_measured_and_what_was_not() -> None:
     assert f"| {' | '.join((*cells, '-', '-'))} |" in text
     assert "- zero2, 2 ranks, 4 prompts: exit code 1: out of memory" in text
     assert "2 CPU cores" in text
+    assert "| zero2" not in text
+    assert "(16 prompts)" not in page([one, two], per_rank=2, in_all=16), "a table without rows"
 
 
 # Without what a bare GPU machine lacks: an import of any of them is an error.
@@ -198,7 +203,12 @@ from benchmarks import scaling
 if __name__ == "__main__":
     sys.exit(scaling.main(sys.argv[1:]))
 """
-FEW = ("rollout.num_inference_steps=5", "train.updates_per_step=1")
+FEW = ("rollout.num_inference_steps=6", "train.updates_per_step=1")
+
+
+def started(command: list[str]) -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join([str(repository_root() / "src"), str(repository_root())])
+    return subprocess.run(command, env=environment(PYTHONPATH=path), capture_output=True, text=True)
 
 
 @pytest.mark.slow
@@ -209,8 +219,8 @@ def test_real_runs_are_measured_once_and_written_at_once(tmp_path: Path) -> None
     words += ["--ranks", "1", "2", "--prompts", "1", "--all-prompts", "2", "--steps", "1"]
     words += [*(word for one in FEW for word in ("--set", one)), "--page", str(tmp_path / "pages")]
     command = [sys.executable, str(script), *words]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
+    done = started(command)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     results = [json.loads(one) for one in (tmp_path / "results.jsonl").read_text().splitlines()]
     assert [(one["ranks"], one["prompts"]) for one in results] == [(1, 1), (2, 2), (1, 2)]
     one, two, _ = results
@@ -224,11 +234,11 @@ def test_real_runs_are_measured_once_and_written_at_once(tmp_path: Path) -> None
     (written,) = (tmp_path / "pages").iterdir()
     assert str(tmp_path) not in written.read_text(), "where it was measured is nobody's business"
 
-    again = subprocess.run(command, capture_output=True, text=True, check=False)
+    again = started(command)
     assert again.returncode == 0, again.stderr[-3000:]
     assert len((tmp_path / "results.jsonl").read_text().splitlines()) == 3
     wrong = [*command, "--set", "rollout.micro_batch_size=7"]
-    failed = subprocess.run(wrong, capture_output=True, text=True, check=False)
+    failed = started(wrong)
     assert failed.returncode == 1
     last = json.loads((tmp_path / "results.jsonl").read_text().splitlines()[-1])
     assert "rollout.micro_batch_size: 7 does not divide" in last["failed"]
