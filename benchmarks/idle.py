@@ -130,20 +130,41 @@ class StepProfiler:
         self.found = waiting(busy, window, watch.spans)
 
 
-def worked(profiler: profile, device: DeviceType) -> list[Interval]:
-    """When a device computed or copied, by the clock of time.perf_counter.
+class Recorded(NamedTuple):
+    """What a profiler noted, by the clock of time.perf_counter."""
 
-    The events as they were recorded: profiler.events() makes Python objects of the many hundred
-    thousand, by a clock that begins with the trace.
-    """
+    name: str
+    device: DeviceType
+    is_annotation: bool
+    when: Interval
+
+
+def recorded(profiler: profile) -> list[Recorded]:
+    """All events as they were recorded: profiler.events() makes Python objects of the many hundred
+    thousand, by a clock that begins with the trace."""
     begun = time.time_ns() - time.perf_counter_ns()  # recorded is the time of day
     assert profiler.profiler is not None
-    recorded = profiler.profiler.kineto_results
-    assert recorded is not None  # it is over
+    results = profiler.profiler.kineto_results
+    assert results is not None  # it is over
     return [
-        Interval((one.start_ns() - begun) / 1e9, (one.start_ns() + one.duration_ns() - begun) / 1e9)
-        for one in recorded.events()
-        if one.device_type() == device
-        and not one.is_user_annotation()
-        and not one.name().startswith(_WAITING)
+        Recorded(
+            one.name(),
+            one.device_type(),
+            one.is_user_annotation(),
+            Interval(
+                (one.start_ns() - begun) / 1e9, (one.start_ns() + one.duration_ns() - begun) / 1e9
+            ),
+        )
+        for one in results.events()
     ]
+
+
+def is_work(event: Recorded, device: DeviceType) -> bool:
+    """Whether a device computed or copied."""
+    is_own = event.device == device and not event.is_annotation
+    return is_own and not event.name.startswith(_WAITING)
+
+
+def worked(profiler: profile, device: DeviceType) -> list[Interval]:
+    """When a device computed or copied."""
+    return [one.when for one in recorded(profiler) if is_work(one, device)]

@@ -15,6 +15,7 @@ import gc
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from atelier import telemetry
 from atelier.config.paths import without_machine_paths
@@ -22,8 +23,16 @@ from atelier.errors import AtelierError
 from atelier.processes.console import shorten_paths
 from atelier.tracking.run_directory import RunDirectory
 
+if TYPE_CHECKING:
+    from atelier.training.trainer import Around
 
-def main() -> int:
+
+def main(around: Around = contextlib.nullcontext) -> int:
+    """Train as the command line says, and return the exit code.
+
+    Args:
+        around: what each step is done inside of.
+    """
     parser = argparse.ArgumentParser(prog="python -m atelier.training", description=__doc__)
     parser.add_argument("--config", type=Path, required=True, help="resolved train.yaml")
     parser.add_argument("--run", type=Path, required=True, help="run directory")
@@ -41,7 +50,7 @@ def main() -> int:
     gc.freeze()
     gc.enable()
     try:
-        train(arguments.config, RunDirectory(arguments.run))
+        train(arguments.config, RunDirectory(arguments.run), around)
     except AtelierError as error:
         # The log may lie on the very disk that is full: the exit code says it then.
         with contextlib.suppress(OSError):

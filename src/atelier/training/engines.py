@@ -64,14 +64,14 @@ class Engine(Protocol):
         """Clip, update, clear gradients; return the gradient norm before clipping."""
         ...
 
-    def optimizer_state(self) -> OptimizerState:
-        """Collective: every rank calls it and gets the full state."""
+    def optimizer_state(self, wanted: bool = True) -> OptimizerState:
+        """Collective: the full state; where it is not wanted, none, which takes no memory."""
         ...
 
     def load_optimizer_state(self, state: OptimizerState) -> None: ...
 
-    def weights(self, device: torch.device = CPU) -> dict[str, Tensor]:
-        """Collective: full trained parameters, copies on `device`."""
+    def weights(self, device: torch.device = CPU, wanted: bool = True) -> dict[str, Tensor]:
+        """Collective: full trained parameters, copies on `device`; where not wanted, none."""
         ...
 
     def trained(self) -> AbstractContextManager[Mapping[str, Tensor]]:
@@ -145,6 +145,22 @@ class DdpEngine:
                 self.module = nn.parallel.DistributedDataParallel(
                     module, process_group=world.group, broadcast_buffers=False
                 )
+            self._settle_buckets(module)
+
+    def _settle_buckets(self, module: nn.Module) -> None:
+        """Collective: have DDP lay out its buckets for good, by a pass that changes no weight.
+
+        DDP does so once, by the order in which its first backward pass makes gradients. With more
+        than two ranks, the last bits of a sum depend on where in a bucket a gradient lies: the
+        first update of a resumed run would differ from that of an undisturbed one.
+        """
+        parameters = list(self._trainable.values())
+        vars(module)["forward"] = lambda: torch.stack([one.sum() for one in parameters]).sum()
+        try:
+            self.module().backward()
+        finally:
+            del vars(module)["forward"]  # from here on its class's again
+        self._optimizer.zero_grad(set_to_none=True)
 
     def accumulate(self, last: bool) -> AbstractContextManager[Any]:
         if isinstance(self.module, nn.parallel.DistributedDataParallel) and not last:
@@ -179,7 +195,9 @@ class DdpEngine:
                 "train.learning_rate"
             )
 
-    def optimizer_state(self) -> OptimizerState:
+    def optimizer_state(self, wanted: bool = True) -> OptimizerState:
+        if not wanted:
+            return OptimizerState(0, {})
         updates, moments = 0, {}
         for name, parameter in self._trainable.items():
             state = self._optimizer.state[parameter]
@@ -198,8 +216,8 @@ class DdpEngine:
                 **{kind: moments[kind].to(parameter.device, copy=True) for kind in MOMENTS},
             }
 
-    def weights(self, device: torch.device = CPU) -> dict[str, Tensor]:
-        return copies(self._trainable, device)
+    def weights(self, device: torch.device = CPU, wanted: bool = True) -> dict[str, Tensor]:
+        return copies(self._trainable, device) if wanted else {}
 
     def trained(self) -> AbstractContextManager[Mapping[str, Tensor]]:
         return nullcontext(self._trainable)
@@ -260,19 +278,18 @@ class DeepSpeedEngine:
             return list(zero.fp32_partitioned_groups_flat)
         return list(zero.single_partition_of_fp32_groups)
 
-    def optimizer_state(self) -> OptimizerState:
+    def optimizer_state(self, wanted: bool = True) -> OptimizerState:
         from deepspeed.utils import safe_get_full_optimizer_state
 
         states = self._flat_state()
         if not all(states):
             return OptimizerState(0, {})
-        moments = {
-            name: {
-                kind: safe_get_full_optimizer_state(parameter, kind).detach().cpu().clone()
-                for kind in MOMENTS
-            }
-            for name, parameter in self._trainable.items()
-        }
+        moments: dict[str, dict[str, Tensor]] = {}
+        for name, parameter in self._trainable.items():
+            for kind in MOMENTS:
+                value = safe_get_full_optimizer_state(parameter, kind)  # needs all ranks
+                if wanted:
+                    moments.setdefault(name, {})[kind] = value.detach().cpu().clone()
         return OptimizerState(int(states[0]["step"]), moments)
 
     def load_optimizer_state(self, state: OptimizerState) -> None:
@@ -310,9 +327,9 @@ class DeepSpeedEngine:
         parameters = list(self._trainable.values())
         return self._deepspeed.zero.GatheredParameters(parameters, modifier_rank=modifier_rank)
 
-    def weights(self, device: torch.device = CPU) -> dict[str, Tensor]:
+    def weights(self, device: torch.device = CPU, wanted: bool = True) -> dict[str, Tensor]:
         with self._whole(None):
-            return copies(self._trainable, device)
+            return copies(self._trainable, device) if wanted else {}
 
     @contextmanager
     def trained(self) -> Iterator[Mapping[str, Tensor]]:

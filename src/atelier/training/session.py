@@ -151,11 +151,13 @@ class Session:
             CheckpointError, Stopped: the checkpoint before this one could not be written.
         """
         self.saving.wait()
-        weights, optimizer = engine.weights(), engine.optimizer_state()
+        # For one rank: those of a large model would fill the main memory of eight.
+        writes = self._world.is_main
+        weights, optimizer = engine.weights(wanted=writes), engine.optimizer_state(writes)
         rng = self._world.gather(torch.get_rng_state())
         folder = journal.run.checkpoints
         in_flight = None if ahead is None else self._write_ahead(folder, ahead, policy)
-        if not self._world.is_main:
+        if not writes:
             return
         # Before the offsets, or a resume from this very checkpoint would cut it off.
         journal.event("checkpoint", self.step, folder=checkpoint_name(self.step))

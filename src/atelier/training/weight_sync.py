@@ -75,7 +75,7 @@ class WeightSync:
     def __call__(self, updates: int) -> Mapping[str, float]:
         if updates == self._updates:
             return {}
-        weights = self._engine.weights()
+        weights = self._engine.weights(wanted=self._world.is_main)
         expected = self._sampler.expected(self._policy.module)
         outcome: Any = self._bring(weights, expected) if self._world.is_main else None
         outcome = self._world.gather(outcome)[0]

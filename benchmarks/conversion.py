@@ -1,0 +1,60 @@
+"""What an engine's shards become: a trained DeepGen is evaluated, exported, and made a file again.
+
+    python -m benchmarks.scaling --out DIR --case deepgen --ranks 2 --work weak --engines zero2 \\
+        --finish
+    python -m benchmarks.conversion DIR/scaling-runs/deepgen-published-zero2-2-4
+
+Evaluates and exports a finished run by `atelier stage`, then makes of it the file that fine-tuning
+starts from (`atelier export sft`), which is read back. Prints seconds and GiB as a line of JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+
+def atelier(*words: str) -> None:
+    """A command of ours, whose output is shown where it fails.
+
+    Raises:
+        SystemExit: it did.
+    """
+    command = [sys.executable, "-m", "atelier", *words]
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(words)}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
+
+
+def converted(run: Path) -> dict[str, float]:
+    """Seconds of each part, and the size of the file."""
+    began = time.monotonic()
+    for stage in ("baseline", "evaluate", "export"):
+        atelier("stage", stage, "--run", str(run))
+    exported = time.monotonic()
+    file = run / "sft.pth"
+    atelier("export", "sft", str(run), str(file))
+    return {
+        "evaluate_and_export": round(exported - began, 1),
+        "sft": round(time.monotonic() - exported, 1),
+        "gib": round(file.stat().st_size / 2**30, 2),
+    }
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("run", type=Path)
+    print(json.dumps(converted(parser.parse_args(words).run.resolve())))
+
+
+if __name__ == "__main__":
+    main()
