@@ -48,6 +48,15 @@ def test_it_is_compiled_once_for_any_number_of_images(monkeypatch: pytest.Monkey
     assert len(graphs) == 1
 
 
+def test_compiling_it_warns_of_nothing(monkeypatch: pytest.MonkeyPatch, recwarn) -> None:
+    """Of a model in bfloat16, for which diffusers asks more questions."""
+    graphs, compiled = graphs_of(monkeypatch), decoder(True)
+    compiled._vae.to(torch.bfloat16)
+    compiled.decode(latents(2)).wait()
+    assert graphs
+    assert not [one for one in recwarn if "Dynamo" in str(one.message)]
+
+
 def test_names_of_its_weights_are_the_same() -> None:
     plain, compiled = decoder(False), decoder(True)
     assert [*compiled._vae.state_dict()] == [*plain._vae.state_dict()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from functools import partial
 
@@ -35,7 +36,9 @@ class ImageDecoder:
         self._vae = vae.requires_grad_(False).eval().to(device)
         vae.use_slicing, vae.use_tiling = config.slicing, config.tiling
         if compiled:
-            # Half of its time goes to norms, sums and copies between its convolutions.
+            # Half of its time goes to norms, sums and copies between its convolutions. diffusers
+            # asks there for torch's version, which is cached and does not change.
+            warnings.filterwarnings("ignore", "Dynamo detected a call to a `functools.lru_cache`")
             vae.decoder.forward = partial(_of_any_number, torch.compile(vae.decoder.forward))
 
     @torch.no_grad()
