@@ -97,7 +97,7 @@ def _train(config: RunConfig, run: RunDirectory, sides: Sides, around: Around) -
         learner = Learner(config, policy, algorithm, engine, session, journal, peers, supervision)
     if checkpoint is not None:
         session.step = checkpoint.state.step
-        journal.cut_back(checkpoint.state.metrics_offset, checkpoint.state.events_offset)
+        journal.go_on_from(checkpoint.state)
         journal.event("resumed", session.step)
         journal.say(f"resumed after step {session.step}")
     else:
