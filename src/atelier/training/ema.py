@@ -56,6 +56,11 @@ class Ema:
         arriving = {name: Arriving(value.detach()) for name, value in weights.items()}
         self._moving = self._thread.submit(_move_to, average, arriving, decay)
 
+    def close(self) -> None:
+        """End the thread, when what it does is done."""
+        if self._thread is not None:
+            self._thread.shutdown()
+
 
 def _move_to(average: Mapping[str, Tensor], arriving: Mapping[str, Arriving], decay: float) -> None:
     move(average, {name: one.wait() for name, one in arriving.items()}, decay)

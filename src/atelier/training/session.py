@@ -138,6 +138,11 @@ class Session:
         # Not after an error: putting weights is collective, and other ranks would not take part.
         engine.put_weights(trained)
 
+    def close(self) -> None:
+        """End the threads of what is kept beside training. `saving` ends its own."""
+        if self.ema is not None:
+            self.ema.close()
+
     def save(
         self, engine: Engine, policy: Policy, ahead: Experience | None, journal: Journal
     ) -> None:
