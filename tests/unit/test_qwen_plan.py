@@ -147,7 +147,7 @@ def _memory(config: RunConfig) -> Memory:
     return estimate(config, facts, config.rollout.micro_batch_size, 512, ranks=1)
 
 
-HELD_OUT = ("evaluation.micro_batch_size=16", "evaluation.periodic_prompts=16")
+HELD_OUT = ("evaluation.micro_batch_size=32", "evaluation.periodic_prompts=32")
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ HELD_OUT = ("evaluation.micro_batch_size=16", "evaluation.periodic_prompts=16")
         ("rollout.micro_batch_size=24", "replay"),
         ("policy.gradient_checkpointing=false", "replay"),
         ("rollout.micro_batch_size=24", "rollout"),
-        ("rollout.environment.micro_batch_size=16", "evaluation"),
+        ("rollout.environment.micro_batch_size=32", "evaluation"),
     ],
 )
 def test_what_takes_more_memory(more: str, phase: str) -> None:
