@@ -142,7 +142,7 @@ def test_a_daemonic_grandchild_does_not_escape(place: Path, lives_on: str):
 
 @pytest.mark.parametrize("victim", ["agent", "guard", "owner", "owner and guard"])
 def test_ranks_survive_nobody_who_is_killed(place: Path, victim: str):
-    """Spec qwen 8, T14: ranks in sessions of their own, whose agent is killed hard."""
+    """Ranks in sessions of their own, whose agent is killed hard."""
     script = place / "owner.py"
     script.write_text(OWNER)
     owner = subprocess.Popen([sys.executable, script, *torchrun(2, "stubborn")], cwd=place)

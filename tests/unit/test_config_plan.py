@@ -638,7 +638,7 @@ def test_held_out_images_are_made_while_training(model: Path) -> None:
         assert "evaluation" not in memory_of(model, *own, none)[0].phases
 
 
-# SD3.5-Medium at 512x512 with 205 text tokens, as spec performance measured it.
+# SD3.5-Medium at 512x512 with 205 text tokens, as it was measured.
 SD35M = SD3Facts(
     parameters=2_243_000_000,
     adapter_parameters=18_780_000,
@@ -671,7 +671,7 @@ SD35M = SD3Facts(
 def test_the_estimate_agrees_with_what_was_measured_on_sd35_medium(
     batch: int, guidance: float, checkpointing: bool, base: str, gibibytes: float
 ) -> None:
-    """Spec performance 2, which has no autoencoder: the replay of one micro-batch."""
+    """Measured without an autoencoder: the replay of one micro-batch."""
     config = configured(
         "policy.trainable=lora",
         "policy.text.disk_gigabytes=20",  # or its text encoders stay

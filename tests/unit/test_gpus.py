@@ -87,7 +87,7 @@ IDLE = [Reading(str(gpu), 4.0, 0.0) for gpu in range(4)]
     ],
 )
 def test_a_gpu_is_free_below_both_limits(megabytes, percent, free):
-    """Spec qwen 1.7: below 500 MB and 10 %; a part of a GPU says nothing of the latter."""
+    """Below 500 MB and 10 %; a part of a GPU says nothing of the latter."""
     assert free_gpus([Reading("0", megabytes, percent)], WAIT) == ["0"] * free
     loose = GpuWaitConfig(enabled=True, memory=1e6, utilization=100)
     assert free_gpus([Reading("0", megabytes, percent)], loose) == ["0"]

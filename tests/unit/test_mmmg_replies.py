@@ -1,4 +1,4 @@
-"""What a judge is asked and what it says: golden value 10 of spec qwen 11, T7 of 8."""
+"""What a judge is asked and what it says: golden values."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def config_of(*overrides: str, recipe: str = "tiny/base") -> RunConfig:
 
 @pytest.mark.parametrize("prompts", [32, 64, 96, 320])
 def test_four_nodes_of_eight_take_any_step_that_divides(prompts: int) -> None:
-    """Spec deepgen 8.1: 256 images of 8 could not start there on more than 8 GPUs."""
+    """256 images of 8 could not start there on more than 8 GPUs."""
     made = plan(
         config_of(
             *("launch.nodes=4", "launch.processes=8", "rollout.group_size=8"),

@@ -131,7 +131,7 @@ def test_a_plan_counts_what_is_painted() -> None:
 
 
 def test_the_memory_of_a_published_pipeline_is_mostly_what_is_frozen() -> None:
-    """41 GB of the transformer and 15 GB of the language model (spec qwen 1.7)."""
+    """41 GB of the transformer and 15 GB of the language model."""
     held = _memory(published()).held
     assert held["frozen transformer"] / 1e9 == pytest.approx(40.9, abs=0.1)
     assert held["base"] / 1e9 == pytest.approx(15.2, abs=0.1)

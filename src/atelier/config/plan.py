@@ -1,4 +1,4 @@
-"""The batch planner: every number of a run, before anything starts (design section 3).
+"""The batch planner: every number of a run, before anything starts.
 
 Group size is independent of the number of processes and of the micro-batch. A plan that cannot
 work is refused with the names of the fields that make it so, all of them at once.
@@ -43,11 +43,11 @@ from atelier.config.work import work
 from atelier.errors import ConfigError, PlanError
 
 # Below this, results in float32 depend on the micro-batch in the last bits, and OCR and JPEG
-# rewards are steps: one flipped pixel can change a score (spec platform 14). In 16 bits none is
+# rewards are steps: one flipped pixel can change a score. In 16 bits none is
 # large enough.
 SMALLEST_STEADY_MICRO_BATCH = 8
 
-SMALLEST_PUBLISHED_GROUP = 7  # FocusDiff's (spec janus 2)
+SMALLEST_PUBLISHED_GROUP = 7  # FocusDiff's
 
 # Ratios of ratio_norm are a few 1e-5 from 1: as wide a clip range was meant for another log_prob.
 WIDE_GUARD_CLIP = 1e-3

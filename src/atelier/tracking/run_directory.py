@@ -1,4 +1,4 @@
-"""Where everything of a run lies (design section 4). One folder a stage, one writer a folder."""
+"""Where everything of a run lies. One folder a stage, one writer a folder."""
 
 from __future__ import annotations
 

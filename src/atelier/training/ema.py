@@ -1,4 +1,4 @@
-"""Exponential moving average of the trained parameters (spec flow 3.6)."""
+"""Exponential moving average of the trained parameters."""
 
 from __future__ import annotations
 

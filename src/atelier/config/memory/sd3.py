@@ -15,7 +15,7 @@
                   micro-batch's rows, in float32, come on top
 
 Activations, in values a token and channel of the compute dtype, are measured on SD3.5-Medium under
-autocast at 512x512 (spec performance 1 and 2): 27 a layer with gradients (batch 8, 16 and 24: 30.7,
+autocast at 512x512: 27 a layer with gradients (batch 8, 16 and 24: 30.7,
 48.8 and 66.8 GiB), 18 in all without. With gradient checkpointing one a layer is kept, and one
 layer's are there at a time. A fast transformer that is compiled keeps 16 a layer (batch 24: 36.6
 GiB; benchmarks/README.md).
