@@ -552,7 +552,9 @@ def strangers(port: int, count: int) -> Iterator[list[socket.socket]]:
     with ExitStack() as opened:
         found = []
         for _ in range(count):
-            one = opened.enter_context(socket.create_connection(("127.0.0.1", port), timeout=5))
+            one = opened.enter_context(
+                socket.create_connection(("127.0.0.1", port), timeout=PATIENCE)
+            )
             one.sendall(b"P")
             found.append(one)
         yield found

@@ -20,6 +20,7 @@ from atelier.processes.records import TOKEN, identity, is_alive, is_elsewhere, r
 from atelier.retention.survey import survey
 from atelier.tracking.run_directory import RunDirectory, read_json_object, write_json
 from tasks.identity import ATTEMPT, HOST, PID, STARTED, ProcessIdentity, process_of
+from tests.support.patience import PATIENCE
 
 ELSEWHERE = "another/01234567"
 
@@ -73,7 +74,7 @@ def test_what_another_machine_has_started_is_not_ended(
     written(tmp_path, dead(host.this_host()))
     (line,) = clean_up(tmp_path)
     assert "ended 1 processes" in line
-    helper.wait(5)
+    helper.wait(PATIENCE)
 
 
 def test_a_guard_of_another_machine_is_not_waited_for(

@@ -12,7 +12,7 @@ from atelier.errors import ConfigError
 from atelier.event_loop import Closed, EventLoop
 from atelier.legible import legible, without_secret
 from tests.support.forks import in_a_fork
-from tests.support.patience import FOR_EVER, at_once
+from tests.support.patience import FOR_EVER, PATIENCE, at_once
 from tests.support.reward_services import BATCH, RIGHT, client, faulty, reasons, service
 
 
@@ -110,11 +110,11 @@ def test_headers_of_a_version_that_drip_end_before_the_deadline(url):
 
 
 def test_closing_ends_a_request_under_way_and_its_thread(url):
-    arrived = threading.Event()
+    arrived, over = threading.Event(), threading.Event()
 
     def hang(handler, body):
         arrived.set()
-        time.sleep(5)
+        over.wait(FOR_EVER)
 
     found = []
     with (
@@ -123,10 +123,11 @@ def test_closing_ends_a_request_under_way_and_its_thread(url):
     ):
         waiting = threading.Thread(target=lambda: found.append(scorer.score(BATCH)), daemon=True)
         waiting.start()
-        assert arrived.wait(10)
+        assert arrived.wait(PATIENCE)
         assert "reward-requests" in thread_names()
         scorer.close()
-        waiting.join(3)
+        waiting.join(PATIENCE)
+        over.set()
         assert not waiting.is_alive()
         assert "reward-requests" not in thread_names()
         assert "closed" in reasons(found[0])[0]

@@ -39,7 +39,7 @@ def wire(answer):
         thread.start()
         yield f"http://127.0.0.1:{listening.getsockname()[1]}", read
         listening.shutdown(socket.SHUT_RDWR)
-        thread.join(5)
+        thread.join(PATIENCE)
 
 
 def transport(token=None):
@@ -166,7 +166,7 @@ def test_closing_ends_an_upload_that_nobody_reads():
         with connection:
             connection.recv(1)
             asking.close()
-            waiting.join(5)
+            waiting.join(PATIENCE)
     assert found == ["the rewards were closed"]
 
 
@@ -233,7 +233,7 @@ def test_a_connection_is_kept_for_the_next_request():
         with transport() as asking:
             for _ in range(3):
                 assert asking.ask("GET", url, {}, None, 5.0).status == 200
-        thread.join(5)
+        thread.join(PATIENCE)
         assert not thread.is_alive()
 
 
@@ -277,7 +277,7 @@ def talkative(respond):
         thread.start()
         yield f"http://127.0.0.1:{listening.getsockname()[1]}", asked
         listening.shutdown(socket.SHUT_RDWR)
-        thread.join(5)
+        thread.join(PATIENCE)
 
 
 UNASKED = answer(b'{"error":{"type":"x","message":"m","retryable":false}}', b"401 No")
