@@ -7,7 +7,7 @@
 The tokens are the embedded tokenizer's, a cut of the published one; the vocabulary is of the
 published size. On the meta device its parts count parameters (config/facts/known_deepgen.py).
 
-Source: spec deepgen 1.1, 1.5, 1.6; Qwen2.5-VL-3B-Instruct's published configuration.
+Source: DeepGen-RL; Qwen2.5-VL-3B-Instruct's published configuration.
 """
 
 from __future__ import annotations

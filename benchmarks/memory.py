@@ -4,14 +4,15 @@
     python -m benchmarks.memory --family janus --recipe janus-pro-1b/pair-grpo
     python -m benchmarks.memory --family janus --shape small --set launch.device=cpu \\
         --set rollout.tokens.execution=eager  # on a CPU
-    python -m benchmarks.memory --shape small --set launch.device=cpu --set policy.resolution=null
+    python -m benchmarks.memory --shape small --set launch.device=cpu --set policy.dtype=bfloat16 \\
+        --set policy.resolution=null --set policy.text.dtype=bfloat16
 
 Builds a model of a published shape with random weights (SD3.5-Medium or Janus-Pro-1B unless --shape
-names another; `small`, and of janus `middle`, for a CPU), rolls one micro-batch out, replays it and
-updates, twice. The second round counts: AdamW's moments exist only after a first. Settings are
-those of --recipe and --set; the model is the one built here, and rewards are not asked. On a CPU
-operations are followed one by one, which takes its time, and what holds for a small shape need not
-for a large one.
+names another; `small`, and of janus `middle`, for a CPU), rolls one micro-batch out, replays it,
+updates and makes one of held-out images, twice. The second round counts: AdamW's moments exist only
+after a first. Settings are those of --recipe and --set; the model is the one built here, and
+rewards are not asked. On a CPU operations are followed one by one, which takes its time, and what
+holds for a small shape need not for a large one.
 
 Of sd3, prompts are encoded first, by tiny text encoders unless --text real (T5-XXL: 9.5 GB of
 disk). Of janus, prompts are as long as the plan assumes, and a few shorter, so that there is
@@ -32,6 +33,7 @@ import torch
 
 from atelier.config.facts.read import read_model_facts
 from atelier.config.memory.estimate import Memory, estimate
+from atelier.config.memory.parts import made_together
 from atelier.config.memory.sequences import PROMPT_TOKENS
 from atelier.config.resolve import resolve
 from atelier.config.schema import RunConfig
@@ -130,7 +132,18 @@ def measure(config: RunConfig, world: World) -> dict[str, int]:
     )
     for step in (1, 2):
         train_step(step, policy, engine, samples, with_reference, meter)
+        held_out(policy, samples, config, meter)
     return meter.peaks
+
+
+def held_out(policy: Policy, samples: Sequence[Sample], config: RunConfig, meter: Meter) -> None:
+    """Images between two steps, as many as are made together, where some are."""
+    together = made_together(config).get("evaluation")
+    if together is None:
+        return
+    prompts = [samples[place % len(samples)].prompt for place in range(together.images)]
+    with meter("evaluation"):
+        policy.generate(policy.module, prompts, range(together.images))
 
 
 def train_step(

@@ -45,7 +45,7 @@ def run_pipeline(
     With a `launch.node_rank` above 0 it opens no run, but helps the one of node 0.
 
     Returns:
-        The process's exit code (design section 5): 0, 2, 3, 75, 143, 130 after Ctrl-C, else 1.
+        The process's exit code: 0, 2, 3, 75, 143, 130 after Ctrl-C, else 1.
     """
     show_logs(sys.stdout)
     try:

@@ -1,4 +1,4 @@
-"""A flow run ends itself when it is cancelled: its worker may be dead (design section 5).
+"""A flow run ends itself when it is cancelled: its worker may be dead.
 
 Prefect's worker answers a cancel with SIGTERM to the flow's process. Where there is no worker any
 more, nobody does, so every flow run asks the server for its own state and sends itself that

@@ -1,7 +1,7 @@
 """The console of a flow run that a worker started.
 
 The worker throws it away, or reads it through a pipe, and then a dead worker's pipe crashes the
-flow at its next line (spec platform 4). So it becomes a file in the run directory.
+flow at its next line. So it becomes a file in the run directory.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """How far the training is, as a live artifact on the run's page in Prefect.
 
 A thread reads the run directory's metrics.jsonl, so the trainer knows nothing of it. The artifact
-is made in the flow's thread: one made in a bare thread belongs to no run (spec platform 5).
+is made in the flow's thread: one made in a bare thread belongs to no run.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The servers of a run, as a live table on its page in Prefect.
 
 A thread reads what the train stage writes about them. The artifact is made in the flow's thread:
-one made in a bare thread belongs to no run (spec platform 5).
+one made in a bare thread belongs to no run.
 """
 
 from __future__ import annotations

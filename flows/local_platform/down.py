@@ -20,7 +20,7 @@ from flows.local_platform.state import Platform, forget, logs, running_platform
 if TYPE_CHECKING:
     from prefect.client.schemas.objects import FlowRun
 
-# A flow run ends within 25 s of SIGTERM: its guards give what they guard 15 (design section 5).
+# A flow run ends within 25 s of SIGTERM: its guards give what they guard 15.
 RUN_SECONDS = 28.0
 SUPERVISOR_SECONDS = 20.0
 GO_ON = "`prefect flow-run retry ID`, or `atelier run --resume ID` for one of `atelier run`"

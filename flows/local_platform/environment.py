@@ -34,7 +34,7 @@ def settle(environment: MutableMapping[str, str] = os.environ) -> None:
     environment.setdefault("PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW", "ignore")
     environment.setdefault("PREFECT_FLOWS_HEARTBEAT_FREQUENCY", str(HEARTBEAT_SECONDS))
     if not environment.get("PREFECT_API_URL"):
-        # Set but empty, it starts a server that logs tracebacks of its services (spec platform 7).
+        # Set but empty, it starts a server that logs tracebacks of its services.
         environment.pop("PREFECT_API_URL", None)
         for name, value in _QUIET.items():
             environment.setdefault(name, value)

@@ -1,6 +1,6 @@
 """Puts right what killed processes left behind: on this machine, and in Prefect's records.
 
-Prefect keeps a run whose process is gone Running or Cancelling for ever (spec platform 3). Called
+Prefect keeps a run whose process is gone Running or Cancelling for ever. Called
 by `atelier up`, at the start of every flow run and every half minute by the worker; it disturbs
 nothing that lives, here or on another machine.
 """

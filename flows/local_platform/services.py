@@ -81,7 +81,7 @@ def prefect_worker(api_url: str) -> Service:
 def mlflow_ui(uri: str, port: int) -> Service:
     """The MLflow UI on a SQLite store.
 
-    One worker and no job runner: MLflow's defaults are ten processes and 2 GB (spec platform 11).
+    One worker and no job runner: MLflow's defaults are ten processes and 2 GB.
     """
     database = sqlite_path(uri)
     assert database is not None

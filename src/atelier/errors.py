@@ -1,4 +1,4 @@
-"""The errors a user can meet, each with the process exit code it leads to (design section 5).
+"""The errors a user can meet, each with the process exit code it leads to.
 
 A message says what is wrong, where (file, key, line) and how to mend it. Anything else that
 escapes is a crash: it keeps its traceback and Python's exit code 1.

@@ -1,4 +1,4 @@
-"""Small random DeepGen models of the real classes (spec deepgen 1)."""
+"""Small random DeepGen models of the real classes."""
 
 from __future__ import annotations
 

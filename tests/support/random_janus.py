@@ -1,4 +1,4 @@
-"""Small random instances of the real Janus classes (spec janus 12)."""
+"""Small random instances of the real Janus classes."""
 
 from __future__ import annotations
 

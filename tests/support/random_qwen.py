@@ -1,4 +1,4 @@
-"""Small random instances of the real Qwen-Image classes (spec qwen 10)."""
+"""Small random instances of the real Qwen-Image classes."""
 
 from __future__ import annotations
 

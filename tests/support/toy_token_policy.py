@@ -113,6 +113,8 @@ class ToyTokenPolicy:
     def fresh_module(self) -> nn.Module:
         return TokenTable()
 
+    def close(self) -> None: ...
+
 
 class Brightness:
     """A toy reward: mean brightness. One image in `missing_every` has no score."""

@@ -1,4 +1,4 @@
-"""Advantages, losses and KL against the golden values of spec flow 11, and their gradients."""
+"""Advantages, losses and KL against golden values, and their gradients."""
 
 import math
 

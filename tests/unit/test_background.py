@@ -8,6 +8,7 @@ import time
 import pytest
 
 from atelier.background import BackgroundLoop, done_ahead, meanwhile
+from tests.support.patience import FOR_EVER, PATIENCE
 
 NEVER = 3600.0
 
@@ -99,7 +100,7 @@ def test_a_turn_that_returns_none_is_the_last():
         turns.append(len(turns))
 
     with BackgroundLoop("once", turn) as loop:
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + PATIENCE
         while not turns and time.monotonic() < deadline:
             loop.wake()
     assert turns == [0]
@@ -110,14 +111,13 @@ def test_leaving_waits_for_the_turn_under_way_and_no_longer_than_told():
 
     def turn() -> None:
         begun.set()
-        end.wait(30)
+        end.wait(FOR_EVER)
 
     loop = BackgroundLoop("slow", turn)
     loop.start()
-    assert begun.wait(10)
-    before = time.monotonic()
-    loop.leave(patience=0.1)
-    assert time.monotonic() - before < 10
+    assert begun.wait(PATIENCE)
+    loop.leave(patience=0.1)  # the turn goes on
+    assert any(thread.name == "slow" for thread in threading.enumerate())
     end.set()
     loop.leave()
     assert not any(thread.name == "slow" for thread in threading.enumerate())

@@ -111,7 +111,7 @@ def test_embeddings_of_a_text_are_made_once(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_arithmetic_of_the_published_shape() -> None:
-    """Counted on paper: 2.224 T forward and 2.483 T backward (spec performance 0)."""
+    """Counted on paper: 2.224 T forward and 2.483 T backward."""
     forward, both = arithmetic(SHAPES["medium"], latents=64, tokens=205)
     assert forward == pytest.approx(2.224e12, rel=2e-3)
     assert both - forward == pytest.approx(2.483e12, rel=2e-2)

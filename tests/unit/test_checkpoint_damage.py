@@ -180,7 +180,7 @@ def damaged_state(folder: Path, change) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda state: [], "not the state of a checkpoint: .*a JSON object expected, not list"),
+        (lambda state: [], "not the state of a checkpoint: .*expected a JSON object, found a list"),
         (lambda state: state | {"more": 1}, "more: missing, unknown"),
         (lambda state: {}, "digest, events_offset, metrics_offset, .*step, updates: missing"),
         (lambda state: state | {"step": "4"}, "step: missing, unknown or of a wrong type"),

@@ -68,7 +68,7 @@ def test_each_side_needs_memory_for_what_it_does() -> None:
     assert both.sampling_memory is None
     assert {"gradients", "optimizer", "buckets"} <= ours.held.keys()
     assert not {"gradients", "optimizer", "buckets"} & theirs.held.keys()
-    assert (set(theirs.phases), dict(theirs.host)) == ({"prompts", "rollout"}, {})
+    assert (set(theirs.phases), dict(theirs.host)) == ({"prompts", "rollout", "evaluation"}, {})
     # A step of 192 images: 48 of two steps each where all do both.
     experience = both.memory.held["experience"] / (2 * 48)
     assert ours.held["experience"] == 64 * experience

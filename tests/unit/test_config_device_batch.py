@@ -1,4 +1,4 @@
-"""Prompts a step from samples a device and accumulation: spec qwen 8 T12."""
+"""Prompts a step from samples a device and accumulation."""
 
 from __future__ import annotations
 

@@ -34,6 +34,13 @@ def configured(*overrides: str, recipe: str = ONE_GPU) -> RunConfig:
     return resolve(recipe, overrides, Path(os.devnull))
 
 
+def test_fewer_held_out_images_together_may_make_it_fit() -> None:
+    many = "evaluation.micro_batch_size=512", "evaluation.periodic_prompts=512"
+    lines = fitting(configured(*many), 40)
+    assert lines[0].startswith("does not fit 40 GiB")
+    assert any("fits with   --set evaluation.micro_batch_size=" in line for line in lines), lines
+
+
 def test_the_sizes_are_those_of_the_classes() -> None:
     with torch.device("meta"):
         transformer, vae = build_transformer(Shape()), build_vae(Shape())

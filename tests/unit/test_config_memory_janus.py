@@ -18,6 +18,7 @@ from atelier.config.facts.read import known_facts
 from atelier.config.memory.estimate import Memory, estimate
 from atelier.config.memory.janus import CODED_TOGETHER
 from atelier.config.memory.llama import LanguageModel
+from atelier.config.memory.parts import made_together
 from atelier.config.memory.replay import LOGITS_CHUNK
 from atelier.config.memory.sequences import PROMPT_TOKENS, longest_sequences
 from atelier.config.resolve import resolve
@@ -123,7 +124,7 @@ def total(sizes: Mapping[str, int]) -> int:
 def test_rows_are_as_long_as_what_comes_before() -> None:
     def lengths(*overrides: str) -> list[tuple[int, int, int]]:
         config = configured(*overrides)
-        found = longest_sequences(config, facts_of(config), guided=True)
+        found = longest_sequences(config, facts_of(config), made_together(config)["rollout"])
         return [(one.rows, one.context, one.new) for one in found]
 
     assert lengths() == [(28, PROMPT_TOKENS, 576)]
@@ -172,9 +173,25 @@ def test_a_rollout_holds_keys_and_values_of_both_rows() -> None:
         name: 28 * row * 3 // 2,  # keys in 32 bits
         "logits": 14 * 16_384 * 48,
     }
-    compiled = memory_of("rollout.tokens.execution=compile")
+    compiled = memory_of("rollout.tokens.execution=compile", "train.evaluate_every=0")
     assert compiled.held[name] == 28 * row
     assert compiled.phases["rollout"].get(name, 0) == 0
+
+
+def test_held_out_images_hold_keys_and_values_of_theirs() -> None:
+    row = (PROMPT_TOKENS + 576 - 1) * 24 * 2 * 2048 * 2
+    name, own = "keys and values", ["evaluation.micro_batch_size=40", "train.evaluate_every=1"]
+    plain = [*own, "evaluation.guidance_scale=1"]
+    assert memory_of(*plain).phases["evaluation"][name] == 40 * row
+    assert memory_of(*own).phases["evaluation"][name] == 80 * row
+    adapter = ["policy.trainable=lora", "policy.base_dtype=bfloat16"]
+    few = memory_of(*plain, *adapter, "evaluation.periodic_prompts=4")
+    assert few.phases["evaluation"] == {"coding of images": 4 * 4 * 384 * 384 * 128 * 4}
+    assert "evaluation" not in memory_of("train.evaluate_every=0").phases
+    compiled = "rollout.tokens.execution=compile"
+    assert memory_of(*own, compiled).held[name] == (28 + 80) * row, "a decoder of each shape"
+    same = ["evaluation.micro_batch_size=14", "evaluation.guidance_scale=2"]
+    assert memory_of(*own, *same, compiled).held[name] == 28 * row
 
 
 def test_the_image_tokenizer_may_be_what_a_rollout_needs_most() -> None:

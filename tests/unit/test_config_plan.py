@@ -598,10 +598,14 @@ def test_recorded_passes_of_a_fast_transformer_hold_memory_of_their_own(model: P
     recorded, _ = memory_of(model, fast)
     guided, _ = memory_of(model, fast, "rollout.guidance_scale=2")
     activations = plain.phases["rollout"]["activations or decoding"]
-    inputs = 4 * 16 * (facts.condition_values + facts.latent_values)
+    row = 4 * (facts.condition_values + facts.latent_values)
+    inputs = 16 * row
     assert plain.held["recorded passes"] == 0
     assert 0 < recorded.held["recorded passes"] - inputs <= activations
-    assert guided.held["recorded passes"] == 2 * recorded.held["recorded passes"]
+    # Both branches of the rollout's, and held-out images as before in the same memory.
+    assert guided.held["recorded passes"] == 2 * recorded.held["recorded passes"] + inputs
+    no_images = memory_of(model, fast, "rollout.guidance_scale=2", "train.evaluate_every=0")[0]
+    assert no_images.held["recorded passes"] == 2 * recorded.held["recorded passes"]
     for off in ("policy.compile=false", "launch.device=cpu"):
         assert memory_of(model, fast, off)[0].held["recorded passes"] == 0
 
@@ -618,7 +622,23 @@ def test_recomputed_activations_and_sliced_decoding_need_less(model: Path) -> No
     assert less.phases["rollout"][name] < plain.phases["rollout"][name]
 
 
-# SD3.5-Medium at 512x512 with 205 text tokens, as spec performance measured it.
+def test_held_out_images_are_made_while_training(model: Path) -> None:
+    """So many together as there are, and by their own guidance; nothing where none are made."""
+    own = ["rollout.micro_batch_size=8", "evaluation.micro_batch_size=32", "train.evaluate_every=2"]
+    memory, facts = memory_of(model, *own, "train.steps=4")
+    rollout, evaluation = memory.phases["rollout"], memory.phases["evaluation"]
+    name = "activations or decoding"
+    assert evaluation[name] == 4 * rollout[name]
+    assert evaluation["rows of embeddings"] == 4 * 32 * facts.embedding_values
+    guided, _ = memory_of(model, *own, "evaluation.guidance_scale=4")
+    assert guided.phases["evaluation"]["rows of embeddings"] == 2 * 4 * 32 * facts.embedding_values
+    few, _ = memory_of(model, *own, "evaluation.periodic_prompts=16")
+    assert few.phases["evaluation"][name] == 2 * rollout[name]
+    for none in ("train.evaluate_every=0", "train.steps=1"):
+        assert "evaluation" not in memory_of(model, *own, none)[0].phases
+
+
+# SD3.5-Medium at 512x512 with 205 text tokens, as it was measured.
 SD35M = SD3Facts(
     parameters=2_243_000_000,
     adapter_parameters=18_780_000,
@@ -651,7 +671,7 @@ SD35M = SD3Facts(
 def test_the_estimate_agrees_with_what_was_measured_on_sd35_medium(
     batch: int, guidance: float, checkpointing: bool, base: str, gibibytes: float
 ) -> None:
-    """Spec performance 2, which has no autoencoder: the replay of one micro-batch."""
+    """Measured without an autoencoder: the replay of one micro-batch."""
     config = configured(
         "policy.trainable=lora",
         "policy.text.disk_gigabytes=20",  # or its text encoders stay

@@ -5,14 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from atelier.errors import CheckpointError, DataError
+from atelier.config.facts.files import read_json
+from atelier.errors import CheckpointError, ConfigError, DataError
+from atelier.export.janus.generation_config import write_generation_config
+from atelier.export.manifest import MANIFEST, check_manifest
 from atelier.report.comparison import read_comparison
 from atelier.stages.find_run import find_run
 from atelier.stages.frame import read_record
 from atelier.stages.run_file import read_run
 from atelier.tracking.events import JsonLines, read_json_lines
 from atelier.tracking.mlflow_mirror.memory import Memory
-from atelier.tracking.run_directory import RunDirectory
+from atelier.tracking.run_directory import RunDirectory, read_json_object
 from atelier.training.checkpoint import verify_manifest
 
 JUNK = ["{", "[]", "null", "5", "{}"]
@@ -93,3 +96,22 @@ def test_what_mlflow_was_sent(tmp_path: Path, text: str) -> None:
         Memory(run, "digest", "sqlite:///there")
     (tmp_path / "mlflow.json").write_text("{}")
     assert not Memory(run, "digest", "sqlite:///there").is_sent("parameters")
+
+
+@pytest.mark.parametrize(
+    ("text", "why"), [("{", "cannot be read as JSON"), ("[1]", "found a list")]
+)
+def test_objects_of_models_and_exports_fail_by_the_error_of_who_reads_them(
+    tmp_path: Path, text: str, why: str
+) -> None:
+    path, manifest = tmp_path / "generation_config.json", tmp_path / MANIFEST
+    path.write_text(text)
+    manifest.write_text(text)
+    for read, error in (
+        (lambda: read_json(path), ConfigError),
+        (lambda: write_generation_config(tmp_path), ConfigError),
+        (lambda: read_json_object(path), DataError),
+        (lambda: check_manifest(tmp_path), CheckpointError),
+    ):
+        with pytest.raises(error, match=rf"\.json: .*{why}"):
+            read()

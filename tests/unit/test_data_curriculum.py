@@ -67,7 +67,7 @@ def bins_of(prompts, places) -> list[int]:
 
 
 def test_the_59_cells_of_mmmg_make_the_published_bins(tmp_path: Path) -> None:
-    """Spec qwen 1.5: 12, 12, 12, 12 and 11 cells, the easiest first."""
+    """12, 12, 12, 12 and 11 cells, the easiest first."""
     cells = sorted(CELLS)
     assert len(cells) == 59
     scores = {cell: 0.9 - 0.01 * rank for rank, cell in enumerate(cells)}

@@ -264,7 +264,7 @@ def deepgen(folder, mode="weight_only", text=TRAIN, quoted=40, general=360):
 
 @pytest.mark.parametrize(("mode", "share"), [("weight_only", 0.5), ("sample_proportional", 0.1)])
 def test_equal_weights_are_kept_in_either_mode(tmp_path, mode, share):
-    """In the original, weights that are all 1 switch weight_only off (spec deepgen 4.1)."""
+    """In the original, weights that are all 1 switch weight_only off."""
     summary = prepare(deepgen(tmp_path, mode), tmp_path / "out")
     train, _ = tables(tmp_path / "out")
     drawn = [place for step in range(1, 201) for place in row_indices(train, step, 10, seed=0)]

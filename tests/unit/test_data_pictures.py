@@ -20,7 +20,7 @@ def noise(width: int, height: int) -> Image.Image:
 
 
 def resized_whole(picture: Image.Image, side: int) -> Image.Image:
-    """Spec janus 1.1, without a cut before it is resized."""
+    """Without a cut before it is resized."""
     while min(picture.size) >= 2 * side:
         picture = picture.resize((picture.width // 2, picture.height // 2), Image.Resampling.BOX)
     scale = side / min(picture.size)

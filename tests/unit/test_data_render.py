@@ -1,7 +1,6 @@
 """Renders: pure functions of scene and seed, cheap, and read without loss by the OCR recogniser."""
 
 import random
-import time
 
 import numpy as np
 import pytest
@@ -9,6 +8,7 @@ import pytest
 from atelier.data.render import INKS, PAPER, render, render_batch
 from atelier.data.scenes import COLOURS, Scene, SceneObject, Word, sample_scene
 from atelier.errors import DataError
+from tests.support.patience import calls_of
 
 
 def _word_scenes(count):
@@ -58,11 +58,10 @@ def test_a_picture_too_small_is_refused():
         render(Scene(word=Word("KEM", "red")), size=16)
 
 
-def test_forty_thousand_pictures_take_under_a_minute():
-    scenes = _word_scenes(1000)
-    start = time.process_time()
-    render_batch(scenes, range(1000))
-    assert time.process_time() - start < 60 / 40
+def test_a_picture_takes_a_hundred_calls():
+    """Of Python's: tens of thousands are drawn before a training begins."""
+    scenes = _word_scenes(100)
+    assert calls_of(lambda: render_batch(scenes, range(100))) < 100 * 150
 
 
 def test_the_recogniser_reads_true_renders():

@@ -1,4 +1,4 @@
-"""DeepGen's parts: layers, queries, positions, padding, references (spec deepgen 1)."""
+"""DeepGen's parts: layers, queries, positions, padding, references."""
 
 from __future__ import annotations
 

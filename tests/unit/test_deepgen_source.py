@@ -1,5 +1,4 @@
-"""Directories and checkpoints of DeepGen that can be opened, and what is said of those that cannot
-(spec deepgen 7)."""
+"""Directories and checkpoints of DeepGen that can be opened, and what is said of others."""
 
 from __future__ import annotations
 
@@ -316,7 +315,7 @@ def test_names_of_other_wrappers_load_the_same(published, tmp_path: Path) -> Non
 def test_a_checkpoint_without_the_adapter_is_refused_unless_one_lies_beneath(
     published, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What RL saves: the stock language model would be taken without a word (spec 7.4a)."""
+    """What RL saves: the stock language model would be taken without a word."""
     root, settings = published
     state = torch.load(root / "sft.pth", weights_only=True)
     state["transformer.proj_out.bias"] += 1

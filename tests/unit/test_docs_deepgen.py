@@ -16,7 +16,7 @@ from tests.support.coming_from import PageTests, Row, default_of, ours_in, quote
 GUIDE = Path(__file__).resolve().parents[3] / "shared" / "seeds" / "deepgen-rl-training.md"
 KEYS, NAMES, STEPS = "Every parameter", "Variables", "The steps of the guide"
 
-# The whole command line (spec deepgen 3).
+# The whole command line.
 THEIRS = words(
     """
     model_config checkpoint output_dir num_train_epochs max_steps learning_rate
@@ -38,7 +38,7 @@ THEIRS = words(
     """
 )
 
-# Variables that are read somewhere in their code or scripts (spec deepgen 2, 3, 5, 6, 8).
+# Variables that are read somewhere in their code or scripts.
 THEIR_VARIABLES = words(
     """
     NNODES NODE_IP_LIST NODE_RANK INDEX MASTER_ADDR CHIEF_IP MASTER_PORT NGPUS
@@ -67,7 +67,7 @@ THEIR_VARIABLES = words(
     """
 )
 
-# Service and port (spec deepgen 5.1).
+# Service and port.
 PORTS = {
     **{"aesthetic": 18080, "image_reward": 18081, "ocr": 18082, "pickscore": 18083, "deqa": 18084},
     **{"gen_eval": 18085, "unifiedreward_sglang": 18086, "hps": 18087, "editreward": 18088},

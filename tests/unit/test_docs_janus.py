@@ -27,8 +27,7 @@ from tests.support.random_janus import build_model, build_processor
 
 KEYS, CONSTANTS = "Every key of the recipes", "Every constant in the code"
 
-# The keys of their recipes (spec janus 2, 3, 5, 6, 9), with those of TRL and of the launcher that
-# the spec speaks of.
+# The keys of their recipes, with those of TRL and of the launcher that matter.
 THEIRS = {
     "FocusDiff": """model_name_or_path model_revision torch_dtype num_processes dataset_name
         dataset_configs bf16 use_vllm vllm_device vllm_gpu_memory_utilization do_eval eval_strategy
@@ -45,7 +44,7 @@ THEIRS = {
         deepspeed_config fsdp_config""",
 }
 
-# What stands in their code and in no recipe (spec janus 1 to 7), as the page has it.
+# What stands in their code and in no recipe, as the page has it.
 IN_THEIR_CODE = (
     *("T = 1 for image tokens", "no top-k", "guidance in the loss", "null prompt", "width 4096"),
     *("576 tokens", "pad id 100015", "5661 and 3233", "flash attention", "gradient checkpointing"),
@@ -60,7 +59,7 @@ IN_THEIR_CODE = (
     *("200 tokens", "384 crop", "half of the pairs", "odd unpaired line", "2 images a caption"),
 )
 
-# Spec janus 2: learning rate, and where its slope changes and ends; updates of the warm-up and
+# Learning rate, and where its slope changes and ends; updates of the warm-up and
 # until the change; images a prompt; items of a rank x accumulation x ranks; updates between saves.
 FOCUSDIFF = (1e-5, 2e-6, 2e-7, 100, 300, 7, 1 * 4 * 8, 100)
 R1_DRAWING = (3e-7, 1e-7, 5e-8, 5, 30, 8, 1 * 4 * 8, 25)

@@ -26,7 +26,7 @@ KEYS, CONSTANTS = "Every key of the launch scripts", "Everything set in the code
 CONTRADICTIONS = "Where the guide contradicts itself"
 PAGE = repository_root() / QWEN_PAGE
 
-# Keys that the scripts set, or whose defaults act (spec qwen 1.5 to 1.7).
+# Keys that the scripts set, or whose defaults act.
 TRL = words(
     """
     model_name_or_path torch_dtype bf16 attn_implementation use_peft lora_r lora_alpha
@@ -47,7 +47,7 @@ ACCELERATE = words(
     """
 )
 
-# What stands in their code (spec qwen 1.1 to 1.7, 6), as the page has it.
+# What stands in their code, as the page has it.
 IN_THEIR_CODE = (
     *("1024 x 1024", "8 steps, guidance 1", "50 steps, guidance 4", "at most 64", "8, then 4"),
     *("one pipeline a rank", "generator(0)", "one space", "condition image", "reference image"),
@@ -61,7 +61,7 @@ IN_THEIR_CODE = (
     *("60 s, 500 MB, 10 %",),
 )
 
-# What the guide says and what it also says (spec qwen 1.5 to 1.7, 6, and the guide's own page).
+# What the guide says and what it also says (the guide's own page).
 CONTRADICTORY = (
     *("rank 32", "16 completions a step", "60 GB", "a judge has 120 s", "dr_grpo", "ZeRO-2"),
     *("the same noise", "completions of 512", "34 tokens dropped", "identity preservation"),
@@ -146,7 +146,7 @@ def memory_of(made: Plan) -> Memory:
 
 
 def test_the_recipe_of_mmmg_has_the_published_numbers() -> None:
-    """Spec qwen 1.5, 1.7, 8 T12: (8 devices, 16 each, accumulation 1, G 16) are 8 prompts."""
+    """(8 devices, 16 each, accumulation 1, G 16) are 8 prompts."""
     config = recipe("qwen-image/mmmg-lora")
     made = plan(config)
     assert (made.prompts_per_step, made.group_size, made.steps) == (8, 16, 500)
@@ -169,7 +169,7 @@ def test_the_recipe_of_mmmg_has_the_published_numbers() -> None:
 
 
 def test_the_recipes_of_complex_edit_have_the_published_numbers() -> None:
-    """Spec qwen 1.6, 8 T12: (8 devices, 2 each, accumulation 1, G 16) are one prompt."""
+    """(8 devices, 2 each, accumulation 1, G 16) are one prompt."""
     adapter, full = (recipe(f"qwen-image-edit/complex-edit-{how}") for how in ("lora", "full"))
     for config in (adapter, full):
         made = plan(config)

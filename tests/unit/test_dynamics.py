@@ -1,4 +1,4 @@
-"""Transitions against the golden values of spec flow 11 and the identities of 1.1 and 1.2."""
+"""Transitions against golden values and identities."""
 
 import math
 
@@ -94,7 +94,7 @@ def test_dance_is_flow_sde_with_a_constant_diffusion() -> None:
 
 
 def test_cps_keeps_the_noise_of_the_gaussian_toy_where_it_is_high() -> None:
-    """Std of the latents after each step, data of std .5, exact posterior velocity (spec 1.1)."""
+    """Std of the latents after each step, data of std .5, exact posterior velocity."""
     variance, stds = 1.0, []
     for step in steps_of(sd3(10)):
         sigma = step.sigma
@@ -109,7 +109,7 @@ def test_cps_keeps_the_noise_of_the_gaussian_toy_where_it_is_high() -> None:
 
 
 def test_step_gradients_flow_through_the_velocity_only() -> None:
-    """d mean / d v: (1 + a^2/2) dt below sigma = 1, exactly dt at sigma = 1 (spec flow 1.3)."""
+    """d mean / d v: (1 + a^2/2) dt below sigma = 1, exactly dt at sigma = 1."""
     for index, factor in ((0, 1.0), (1, 1 + 0.7**2 / 2)):
         velocity = V.clone().requires_grad_()
         transition = flow_sde(X, velocity, STEPS[index], 0.7)

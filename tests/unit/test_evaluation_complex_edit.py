@@ -143,7 +143,7 @@ def test_edits_that_no_checker_knows_need_a_judge(tmp_path: Path) -> None:
 
 
 def test_the_table_has_means_by_origin_and_level() -> None:
-    """Golden value 11 of spec qwen 11: overall 8.5 and 6.666667, of the split 7.583333."""
+    """A golden value: overall 8.5 and 6.666667, of the split 7.583333."""
     overall = {8.5: (9, 8, 8.5), 20 / 3: (4, 9, 7)}
     rows = [
         {

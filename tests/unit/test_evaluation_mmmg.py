@@ -191,8 +191,8 @@ def shown(folder, summary=SUMMARY, row=ROW):
     ("summary", "said"),
     [
         ({}, "summary.json: images"),
-        ([], "summary.json: a JSON object expected"),
-        (None, "summary.json: a JSON object expected"),
+        ([], "summary.json: expected a JSON object"),
+        (None, "summary.json: expected a JSON object"),
         (SUMMARY | {"images": "1"}, "summary.json: images"),
         (SUMMARY | {"headline": 5}, "summary.json: headline"),
         (SUMMARY | {"headline": "evil_x"}, "no headline of this suite: 'evil_x'; give --by"),

@@ -195,7 +195,7 @@ def test_gold_scores_of_pairs_by_hand():
 
 
 def test_a_judge_scores_every_image_against_its_own_caption():
-    """Golden 13 of spec janus: (0.9, 0.8, 0.5, 0.6) is 0.7 and 0.681732."""
+    """A golden value of FocusDiff: (0.9, 0.8, 0.5, 0.6) is 0.7 and 0.681732."""
     table, config = pairs(2), suite("paircomp")
     numbers = iter([0.9, 0.8, 0.5, 0.6, None, 0.8, 0.5, 0.6])
     judge = scripted(lambda question: next(numbers))

@@ -100,7 +100,7 @@ def shares(found: Table) -> dict[str, tuple[float, int, float]]:
 
 
 def test_four_images_a_prompt_and_the_published_shares() -> None:
-    """Golden value 11 of spec deepgen 12."""
+    """A golden value of DeepGen-RL."""
     judge = scripted()
     found = evaluate(blank(), PROMPTS, CONFIG, judge)
     assert len(judge.judge.asked) == len(found.rows) == 16

@@ -311,7 +311,7 @@ def test_an_adapter_is_what_peft_reads(adapter: tuple[Path, ExportRecord], saved
         (without_tensor(ADAPTER), "27 of 28 expected keys"),
         (truncated(ADAPTER), "cannot be read"),
         (other_alpha, "says alpha 32 and rank 4, trained at scale"),
-        (without_file("adapter_config.json"), "not an adapter's configuration"),
+        (without_file("adapter_config.json"), "adapter_config.json: cannot be read as JSON"),
     ],
 )
 def test_a_damaged_adapter_is_told_before_anything_is_loaded(
@@ -346,7 +346,7 @@ def test_an_export_that_equals_the_base_is_refused(saved: Path, tmp_path: Path) 
 
 def test_what_is_no_janus_directory_is_named(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ConfigError, match=r"empty is no model directory: config\.json"):
+    with pytest.raises(ConfigError, match=r"empty is no model directory: .*config\.json"):
         BaseJanus.open(str(tmp_path / "empty"))
     (tmp_path / "empty" / "config.json").write_text('{"model_type": "multi_modality"}')
     with pytest.raises(ConfigError, match="model_type 'multi_modality'"):

@@ -1,4 +1,4 @@
-"""The variants of GRPO in the loop: spec qwen 11, 14 and 8 T4, T9."""
+"""The variants of GRPO in the loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each version of introspection trains, token by token: spec janus 4.2 and 4.4.
+"""What each version of introspection trains, token by token.
 
 A context is spelled, a letter a token:
 

@@ -162,7 +162,7 @@ def test_cached_decoding_is_uncached_decoding(
 def test_a_target_is_predicted_at_the_place_before_it(
     module: JanusModule, talk: Conversation, sizes: Sizes
 ) -> None:
-    """Logits at -1-N ... -2 of [context ; targets], all targets fed (spec janus 2)."""
+    """Logits at -1-N ... -2 of [context ; targets], all targets fed."""
     context, codes = talk.drawing(PROMPTS[0]), random_codes(sizes, 1)
     rows = stack([context], [[]], talk.pad)
     model = module.janus
@@ -220,7 +220,7 @@ def test_a_key_decides_and_nothing_else(module: JanusModule, talk: Conversation)
 
 
 def test_more_pads_change_nothing(module: JanusModule, talk: Conversation) -> None:
-    """Not even the rotary positions (spec janus 10.2 allows 3e-5, where they shift)."""
+    """Not even the rotary positions."""
     rows = stack([talk.drawing(PROMPTS[0])], [[]], talk.pad)
     pads = torch.full((1, 9), talk.pad)
     wider = Rows(
@@ -237,7 +237,7 @@ def test_more_pads_change_nothing(module: JanusModule, talk: Conversation) -> No
 def test_what_is_hidden_changes_nothing_that_follows(
     module: JanusModule, talk: Conversation, sizes: Sizes
 ) -> None:
-    """The EOS of a reflection, for the image that is drawn after it (spec janus 4.2)."""
+    """The EOS of a reflection, for the image that is drawn after it."""
     contexts, images = situations(talk, sizes)["redrawing"]
     hidden = stack(contexts, images, talk.pad, hidden={talk.eos})
     shown = stack(contexts, images, talk.pad)

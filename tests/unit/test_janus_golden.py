@@ -1,4 +1,4 @@
-"""Golden values of the Janus family's algorithms, by the real functions: spec janus 13, 3 to 11."""
+"""Golden values of the Janus family's algorithms, by the real functions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Forms of log-probs of image tokens, with the golden values of spec janus 13."""
+"""Forms of log-probs of image tokens, with golden values."""
 
 from __future__ import annotations
 

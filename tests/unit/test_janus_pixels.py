@@ -1,4 +1,4 @@
-"""Pixels to codes and back, and contexts to rows, with the golden values of spec janus 13."""
+"""Pixels to codes and back, and contexts to rows, with golden values."""
 
 from __future__ import annotations
 

@@ -74,13 +74,13 @@ def test_memory_is_near_what_is_counted(folder: Path) -> None:
     """
     command = [sys.executable, "-m", "benchmarks.memory", "--family", "janus"]
     settings = ["launch={device: cpu, threads: 1}", "rollout.micro_batch_size=2"]
-    settings += ["rollout.tokens.execution=eager"]
+    settings += ["rollout.tokens.execution=eager", "evaluation.micro_batch_size=4"]
     settings += ["rollout.kind=introspect", "rollout.introspection.answer_tokens=6"]
     words = [word for one in settings for word in ("--set", one)]
     printed = subprocess.run(
         [*command, "--folder", folder, *words], cwd=ROOT, check=True, capture_output=True, text=True
     ).stdout
-    rows = [line.split() for line in printed.splitlines()[1:4]]
+    rows = [line.split() for line in printed.splitlines()[1:5]]
     ratios = {phase: float(ratio) for phase, _, _, ratio in rows}
-    assert set(ratios) == {"rollout", "replay", "update"}
+    assert set(ratios) == {"rollout", "evaluation", "replay", "update"}
     assert all(0.75 < ratio < 1.05 for ratio in ratios.values()), ratios

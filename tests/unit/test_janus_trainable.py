@@ -1,4 +1,4 @@
-"""What is trained, what is frozen, and where gradients go (spec janus 2, 4.3)."""
+"""What is trained, what is frozen, and where gradients go."""
 
 from __future__ import annotations
 

@@ -2,7 +2,6 @@
 
 import json
 import re
-import time
 from typing import Annotated, Literal
 
 import pytest
@@ -19,6 +18,7 @@ from atelier.judge.answers import (
 )
 from atelier.judge.replies import Failure, Parsed, Reply
 from atelier.tags import tagged
+from tests.support.patience import at_once
 
 
 class Score(BaseModel):
@@ -432,10 +432,8 @@ def test_text_that_is_refused_cut_off_or_empty_is_a_failure(reply):
 )
 def test_a_megabyte_of_the_same_is_a_failure_at_once(read, text):
     """It is read by the thread that every other question waits for."""
-    begun = time.monotonic()
-    found = read(Reply(text))
-    assert isinstance(found, Failure)
-    assert time.monotonic() - begun < 1
+    with at_once():
+        assert isinstance(read(Reply(text)), Failure)
 
 
 @given(st.lists(st.sampled_from(["<answer>", "</ANSWER>", "Image 1 is better", "\n"])))

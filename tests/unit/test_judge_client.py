@@ -31,6 +31,7 @@ from atelier.judge import (
     YesNoForm,
 )
 from tests.support.judge_endpoint import dripping, dropped, error, judge_endpoint, said
+from tests.support.patience import at_once
 
 TOKEN = "sk-ThisTokenMustNotBeWritten0123456789"
 
@@ -204,10 +205,8 @@ def test_retry_after_is_kept(endpoint):
 @pytest.mark.parametrize("after", ["900", "Wed, 21 Oct 2099 07:28:00 GMT"])
 def test_a_retry_after_beyond_the_deadline_is_missing_at_once(endpoint, after):
     endpoint.acts(first(1, lambda call: error(429, Retry_After=after)))
-    with client(endpoint, deadline=20, concurrency=1) as judge:
-        begun = time.monotonic()
+    with client(endpoint, deadline=600, concurrency=1) as judge, at_once():
         (answer,) = judge.ask([question(4)])
-        assert time.monotonic() - begun < 15
     assert "no time to wait" in answer.missing
     assert len(endpoint.calls) == 1
 

@@ -1,4 +1,4 @@
-"""What the loss is a mean of: spec qwen 11, 13 and 8 T9, with accumulation and on two ranks."""
+"""What the loss is a mean of, with accumulation and on two ranks."""
 
 from __future__ import annotations
 

@@ -19,6 +19,7 @@ from atelier.stages.servers.kinds import RewardServiceKind
 from atelier.stages.servers.managed import ManagedServer, ServerSpec
 from atelier.stages.servers.run_servers import RunServers
 from atelier.tracking.run_directory import RunDirectory
+from tests.support.patience import PATIENCE
 from tests.support.reward_services import wait_until
 
 
@@ -91,9 +92,7 @@ def test_one_that_answers_no_more_is_restarted(supervised, monkeypatch):
 
 def test_its_startup_bounds_all_of_its_coming_up(supervised):
     service = supervised("loading", startup_seconds=2.0)
-    begun = time.monotonic()
-    wait_until(lambda: service.problem is not None, 30)
-    assert time.monotonic() - begun < 15
+    wait_until(lambda: service.problem is not None, PATIENCE)
     assert "not ready for 2 s" in str(service.problem)
     assert len(supervised.lives()) == 1
 

@@ -1,4 +1,4 @@
-"""MMMG's rules: golden values 6 to 9 of spec qwen 11, T5 and T6 of 8, properties."""
+"""MMMG's rules: golden values, properties."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""What a judge is asked and what it says: golden value 10 of spec qwen 11, T7 of 8."""
+"""What a judge is asked and what it says: golden values."""
 
 from __future__ import annotations
 
 import re
-import time
 
 import pytest
 from hypothesis import given
@@ -12,6 +11,7 @@ from hypothesis import strategies as st
 from atelier.mmmg.graphs import KnowledgeGraph
 from atelier.mmmg.replies import published, read_verdicts
 from atelier.mmmg.request import request_text
+from tests.support.patience import at_once
 
 KEYS = ("Sun", "Moon", "Cell wall", "Root", "Leaf", "Rain", "ATP")
 LINES = """\
@@ -136,12 +136,11 @@ RUNS = [" ", "\t", '"', "*", "_", "`", "/", "|", "1", "(", "[", ":", "-", ".", "
 @pytest.mark.parametrize("run", RUNS)
 @pytest.mark.parametrize("before", ["\n", "sun", "sun:", "sun: yes", "sun: yes or", "- ", "1"])
 def test_the_time_grows_as_the_length_of_a_reply_does(before, run):
-    """Tried in every way, a run of this length would take a minute."""
-    text = f"{before}{run * 100_000}\nsun: yes"
-    begun = time.process_time()
-    read_verdicts(text, ["sun"])
-    published(text, ["sun"])
-    assert time.process_time() - begun < 5
+    """Tried in every way, a run of this length would take some minutes."""
+    text = f"{before}{run * 300_000}\nsun: yes"
+    with at_once():
+        read_verdicts(text, ["sun"])
+        published(text, ["sun"])
 
 
 @given(st.text(st.sampled_from("sun:yeonr/|[( \t\"'*_-1.`"), max_size=30))

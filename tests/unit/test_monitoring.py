@@ -72,7 +72,7 @@ def test_a_proxy_that_rises_while_gold_falls_is_hacked(proxy, gold, expected):
 
 
 def test_pictures_that_turn_dark_and_flat_stop_the_run_unless_gold_rose():
-    """The run of spec flow 7, item 7: dark pixels .45 to .93, edges -60 %."""
+    """A run that was hacked: dark pixels .45 to .93, edges -60 %."""
     before = {"dark_share": 0.45, "edge_density": 0.2, "color_entropy": 4.0}
     after = {"dark_share": 0.93, "edge_density": 0.07, "color_entropy": 3.9}
     verdicts = check_evaluations([evaluation(**before), evaluation(**after)])

@@ -1,4 +1,4 @@
-"""MR-GRPO against the golden values of spec deepgen 12."""
+"""MR-GRPO against golden values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DiffusionNFT against the golden values of spec flow 11 item 10, and on a linear toy."""
+"""DiffusionNFT against golden values, and on a linear toy."""
 
 import pytest
 import torch

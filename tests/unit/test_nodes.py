@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, suppress
 from http.client import HTTPConnection
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -35,6 +36,7 @@ from atelier.stages.run_file import check_opening, write_run
 from atelier.tracking.run_directory import RunDirectory, read_json_object
 from flows.local_platform.loopback import free_port
 from tests.support.free_ports import meeting_port
+from tests.support.patience import FOR_EVER, PATIENCE, at_once
 
 
 def config_of(*overrides: str, recipe: str = "tiny/base") -> RunConfig:
@@ -46,7 +48,7 @@ def config_of(*overrides: str, recipe: str = "tiny/base") -> RunConfig:
 
 @pytest.mark.parametrize("prompts", [32, 64, 96, 320])
 def test_four_nodes_of_eight_take_any_step_that_divides(prompts: int) -> None:
-    """Spec deepgen 8.1: 256 images of 8 could not start there on more than 8 GPUs."""
+    """256 images of 8 could not start there on more than 8 GPUs."""
     made = plan(
         config_of(
             *("launch.nodes=4", "launch.processes=8", "rollout.group_size=8"),
@@ -238,21 +240,29 @@ def test_a_node_of_which_nothing_is_heard_is_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, config = two_nodes(tmp_path)
-    monkeypatch.setattr(meeting, "SILENT_SECONDS", 0.5)
+    later = [0.0]
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + later[0], sleep=time.sleep)
+    monkeypatch.setattr(meeting, "time", clock)
+    monkeypatch.setattr(meeting, "SILENT_SECONDS", FOR_EVER)
     with (
         Meeting(run, config) as nodes,
         visit(config) as other,
         seated(other) as (_, token),
         nodes.life() as life,
     ):
-        for _ in range(8):
+        for _ in range(3):
             assert life.failure() is None
-            time.sleep(0.1)
+            heard, end = other.count(f"beat/{token}"), time.monotonic() + PATIENCE
+            while other.count(f"beat/{token}") == heard:
+                assert time.monotonic() < end
+                time.sleep(0.01)
+            later[0] += 0.9 * FOR_EVER
         silent.add(token)
-        time.sleep(0.2)
         assert life.failure() is None  # the last beat is counted
-        time.sleep(0.6)
-        gone = life.failure()
+        gone, tries = None, 0
+        while gone is None and tries < 5:  # a beat that was under way is counted, too
+            later[0] += 0.9 * FOR_EVER
+            gone, tries = life.failure(), tries + 1
         assert gone is not None
         assert "node 1 is gone" in gone.error.text
         assert life.ending(None).code == 1
@@ -439,10 +449,8 @@ def test_a_node_zero_that_is_gone_is_noticed(tmp_path: Path) -> None:
         with Meeting(run, config):
             other = later.enter_context(visit(config))
             other.count("beat/x", 1)
-        began = time.monotonic()
-        with pytest.raises(NodeGone, match="resume its run"):
+        with pytest.raises(NodeGone, match="resume its run"), at_once():
             other.count("beat/x", 1)
-        assert time.monotonic() - began < 2
 
 
 @contextmanager
@@ -461,10 +469,8 @@ def test_a_node_zero_that_hangs_is_noticed_in_time(
     with Meeting(run, config), visit(config) as other, hanging() as port:
         other._url = f"http://127.0.0.1:{port}/"
         other._port = port
-        began = time.monotonic()
-        with pytest.raises(NodeGone):
+        with pytest.raises(NodeGone), at_once():
             other.read("life")
-        assert time.monotonic() - began < 4
     with hanging() as port, pytest.raises(ConfigError, match="no meeting place of a run"):
         Visitor("127.0.0.1", port, None)
 
@@ -481,9 +487,8 @@ def test_who_has_found_node_zero_gone_asks_no_more(
         other._url, other._port = f"http://127.0.0.1:{port}/", port
         with pytest.raises(NodeGone) as gone:
             other.read("closed")
-        began = time.monotonic()
+        monkeypatch.setattr(other._transport, "ask", lambda *_, **__: pytest.fail("it asks"))
         assert not seat.__exit__(NodeGone, gone.value, None)
-        assert time.monotonic() - began < 0.3
 
 
 def test_a_node_waits_for_node_zero_no_longer_than_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -547,7 +552,9 @@ def strangers(port: int, count: int) -> Iterator[list[socket.socket]]:
     with ExitStack() as opened:
         found = []
         for _ in range(count):
-            one = opened.enter_context(socket.create_connection(("127.0.0.1", port), timeout=5))
+            one = opened.enter_context(
+                socket.create_connection(("127.0.0.1", port), timeout=PATIENCE)
+            )
             one.sendall(b"P")
             found.append(one)
         yield found
@@ -578,7 +585,7 @@ def test_a_request_has_a_time_as_a_whole(tmp_path: Path, monkeypatch: pytest.Mon
         began = time.monotonic()
         one.settimeout(0.1)
         ended = False
-        while not ended and time.monotonic() - began < 3:
+        while not ended and time.monotonic() - began < PATIENCE:
             with suppress(TimeoutError):
                 one.sendall(b"O")
                 ended = one.recv(1) == b""

@@ -39,7 +39,7 @@ def written(folder, pairs):
 
 
 def test_the_means_of_one_pair(tmp_path):
-    """Golden 13 of spec janus."""
+    """A golden value of FocusDiff."""
     path = written(tmp_path, {"0": entry(0, (0.9, 0.8, 0.5, 0.6))})
     (whole,) = category_means(read_score_file(path), 10)
     assert whole.category is None

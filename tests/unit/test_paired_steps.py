@@ -1,4 +1,4 @@
-"""Steps of pairs: which samples are compared, and which are ground truth (spec janus 3)."""
+"""Steps of pairs: which samples are compared, and which are ground truth."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_truth_is_shown_as_often_as_the_schedule_says() -> None:
 
 
 def test_every_pair_and_every_single_prompt_is_used() -> None:
-    """The original leaves out half of the pairs (spec janus 3)."""
+    """The original leaves out half of the pairs."""
     prompts, config = table(10, 8), configured()
     seen = Counter(
         one.prompt.text for step in range(1, 8) for one in step_samples(prompts, step, config)[::7]

@@ -1,4 +1,4 @@
-"""Losses of ratios: spec qwen 11, 12 and 13, 8 T10 and T11, and what their gradients are."""
+"""Losses of ratios, and what their gradients are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the transformer is conditioned with (spec qwen 1.3, 8 T2 and T15, 11 no. 15)."""
+"""What the transformer is conditioned with."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def test_states_are_those_after_the_last_norm() -> None:
     assert (ours.embeds[0] - states[-2][0, prompt[0].drop :]).abs().max() > 0.1
 
 
-# What is dropped (spec qwen 11 no. 15) ----------------------------------------------------------
+# What is dropped ----------------------------------------------------------
 
 
 def numbered(lengths: tuple[int, ...], side: Side) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""Images by the frozen pipeline (spec qwen 1.4, 6, 8 T8, 11 no. 1 to 5)."""
+"""Images by the frozen pipeline."""
 
 from __future__ import annotations
 
@@ -440,7 +440,7 @@ def test_fault_one_generator_is_no_common_noise() -> None:
     assert distance(other[0], other[1]) > SEEN
 
 
-# Golden values (spec qwen 11) -------------------------------------------------------------------
+# Golden values -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

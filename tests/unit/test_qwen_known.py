@@ -64,7 +64,7 @@ def test_the_sizes_are_those_of_the_classes() -> None:
 
 
 def test_the_published_adapter_has_81_million_parameters() -> None:
-    """2 883 584 a layer (spec qwen 1.7)."""
+    """2 883 584 a layer."""
     assert known_qwen("Qwen/Qwen-Image", config()).adapter_parameters == 28 * 2_883_584
 
 

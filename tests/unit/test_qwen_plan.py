@@ -131,7 +131,7 @@ def test_a_plan_counts_what_is_painted() -> None:
 
 
 def test_the_memory_of_a_published_pipeline_is_mostly_what_is_frozen() -> None:
-    """41 GB of the transformer and 15 GB of the language model (spec qwen 1.7)."""
+    """41 GB of the transformer and 15 GB of the language model."""
     held = _memory(published()).held
     assert held["frozen transformer"] / 1e9 == pytest.approx(40.9, abs=0.1)
     assert held["base"] / 1e9 == pytest.approx(15.2, abs=0.1)
@@ -147,20 +147,37 @@ def _memory(config: RunConfig) -> Memory:
     return estimate(config, facts, config.rollout.micro_batch_size, 512, ranks=1)
 
 
+HELD_OUT = ("evaluation.micro_batch_size=32", "evaluation.periodic_prompts=32")
+
+
 @pytest.mark.parametrize(
     ("more", "phase"),
     [
         ("rollout.completion.max_tokens=900", "replay"),
         ("rollout.micro_batch_size=24", "replay"),
         ("policy.gradient_checkpointing=false", "replay"),
-        ("rollout.environment.micro_batch_size=32", "rollout"),
+        ("rollout.micro_batch_size=24", "rollout"),
+        ("rollout.environment.micro_batch_size=32", "evaluation"),
     ],
 )
 def test_what_takes_more_memory(more: str, phase: str) -> None:
     found, usual = (
-        sum(_memory(one).phases[phase].values()) for one in (published(more), published())
+        sum(_memory(published(*one, *HELD_OUT)).phases[phase].values()) for one in ([more], [])
     )
     assert found > 1.2 * usual
+
+
+def test_held_out_images_may_be_made_of_prompts_alone() -> None:
+    """On a GPU that does not paint, reading them is all."""
+    apart = (*FOUR, "rollout.environment.gpus=4", "train.evaluate_every=1")
+    own, none = (
+        plan(published(*apart, f"evaluation.completions={one}")).memory for one in ("own", "none")
+    )
+    assert own is not None
+    assert none is not None
+    assert own.phases["evaluation"].keys() == {"16-bit copies", "reading completions"}
+    assert none.phases["evaluation"].keys() == {"16-bit copies", "reading prompts"}
+    assert "evaluation" not in plan(published(*FOUR, "train.evaluate_every=0")).memory.phases
 
 
 def test_an_export_takes_what_is_trained_or_all_of_the_pipeline() -> None:
@@ -253,7 +270,9 @@ def test_what_makes_it_fit() -> None:
 
 
 def test_painting_fewer_together_may_make_it_fit() -> None:
-    many = published("rollout.environment.micro_batch_size=64", "policy.vae.slicing=true")
+    heldout = ("evaluation.micro_batch_size=64", "evaluation.periodic_prompts=64")
+    painted = "rollout.environment.micro_batch_size=64"
+    many = published(*heldout, painted, "train.evaluate_every=1", "policy.vae.slicing=true")
     lines = fitting(many, 80)
     assert lines[0].startswith("does not fit 80 GiB")
     assert any("--set rollout.environment.micro_batch_size=32" in line for line in lines[1:])

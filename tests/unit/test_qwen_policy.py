@@ -344,7 +344,7 @@ def test_an_edit_needs_its_source() -> None:
 
 
 def test_a_resumed_adapter_has_the_stored_weights_or_is_refused() -> None:
-    """Spec qwen 8, T13: the published resume loads nothing, since peft's files have other names."""
+    """The published resume loads nothing, since peft's files have other names."""
     policy = make(policy={"trainable": "lora"})
     fresh = copies(policy.trainable())
     stored = {name: value + 1 for name, value in fresh.items()}

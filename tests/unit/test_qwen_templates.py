@@ -1,4 +1,4 @@
-"""What stands around a prompt, and how much of it is dropped (spec qwen 1.2, 1.3)."""
+"""What stands around a prompt, and how much of it is dropped."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def length(tokenizer: Any, text: str) -> int:
     return len(tokenizer(text)["input_ids"])
 
 
-# Drop indices, spec qwen 8 T1 -------------------------------------------------------------------
+# Drop indices ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

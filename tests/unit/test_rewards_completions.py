@@ -40,7 +40,7 @@ def test_a_pattern_that_is_none_is_named():
 
 
 def test_lengths_fall_off_evenly():
-    """Golden value 6 of spec qwen 11."""
+    """A golden value of the Qwen vision GRPO guide."""
     scorer = LengthScorer(LengthConfig(longest=70, fall_off=90))
     wanted = {0: 1, 70: 1, 71: 0.988889, 100: 0.666667, 115: 0.5, 159: 0.011111, 160: 0, 200: 0}
     found = scores(scorer, *["a " * length for length in wanted])

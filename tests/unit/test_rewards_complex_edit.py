@@ -64,7 +64,7 @@ def scored(judge, **settings: Any):
 
 
 def test_the_published_reward() -> None:
-    """Golden value 11 of spec qwen 11: IF 7, PQ 8 -> 0.74, whatever IP is."""
+    """A golden value of the Qwen vision GRPO guide: IF 7, PQ 8 -> 0.74, whatever IP is."""
     score, detail = scored(marks([7], [3], [8]), **PUBLISHED)
     assert score == pytest.approx(0.74)
     assert detail["identity_preservation"] == 3
@@ -78,7 +78,7 @@ def test_the_published_reward() -> None:
     ],
 )
 def test_marks_are_means_over_measurements(runs, means, overall) -> None:
-    """Golden value 11 of spec qwen 11."""
+    """A golden value of the Qwen vision GRPO guide."""
     _, detail = scored(marks(*runs))
     names = ("instruction_following", "identity_preservation", "perceptual_quality")
     assert tuple(detail[name] for name in names) == means
@@ -87,7 +87,7 @@ def test_marks_are_means_over_measurements(runs, means, overall) -> None:
 
 @pytest.mark.parametrize("gate", ["product", "min"])
 def test_no_honest_edit_scores_less_than_none_at_all(gate: str) -> None:
-    """T16 of spec qwen 8, with the default weights."""
+    """With the default weights."""
     undone = combined(config(gate=gate), NO_OP)
     assert undone == combined(config(gate=gate), Marks(0, 10, 10)) == 0
     for following, preservation, quality in product(range(1, 11), range(11), range(11)):

@@ -34,7 +34,7 @@ def dog(count=1, **demands):
 CAT = {"class": "cat", "count": 1}
 RIGHT_OF_CAT = dog(position=["right of", 0])
 
-# Golden values 14 of spec flow 11, and what strict and official say of the same images.
+# Golden values of MM-GRPO, and what strict and official say of the same images.
 GOLDEN = {
     "count 2, found 1": (dogs(None), [dog(2)], GenevalScore(0.5, False, False)),
     "count 2, found 5": (dogs(*[None] * 5), [dog(2)], GenevalScore(-0.5, False, True)),

@@ -111,7 +111,7 @@ def test_unified_reward_reads_one_mark(reply, score):
 
 
 def test_a_missing_dimension_is_missing_and_not_the_mean_of_others():
-    """Golden value 10 of spec deepgen 12, whose original fills in 2.5 and 2.875."""
+    """A golden value of DeepGen-RL, whose original fills in 2.5 and 2.875."""
     replies = [
         "Alignment Score (1-5): 4.5\nCoherence Score (1-5): 1\nStyle Score (1-5): 2",
         "Alignment Score (1-5): 3",
@@ -148,7 +148,7 @@ def better(rank):
 
 @pytest.mark.parametrize("both_orders", [False, True])
 def test_win_rates_of_three(both_orders):
-    """Golden value 10 of spec deepgen 12: 0 beats 1 and 2, 2 beats 1."""
+    """A golden value of DeepGen-RL: 0 beats 1 and 2, 2 beats 1."""
     judge = better([0, 2, 1])
     scorer = made("unified_reward_think", judge, both_orders=both_orders)
     assert scorer.score(batch_of(3)).values == [1.0, 0.0, 0.5]
@@ -209,7 +209,7 @@ def test_a_tie_is_half_a_win():
 
 
 def test_only_a_judge_who_says_so_makes_a_tie():
-    """Golden value 10 of spec deepgen 12 has one half without any answer, too."""
+    """A golden value of DeepGen-RL has one half without any answer, too."""
     tied = ScriptedJudge(lambda question: "<think>7 and 7</think><answer>It is a tie</answer>")
     assert made("unified_reward_think", tied).score(batch_of(3)).values == [0.5] * 3
     for said_ in ("", "hard to say", "<answer></answer>", None):

@@ -69,7 +69,7 @@ PUBLISHED = [
 
 
 def test_published_totals():
-    """Golden value 2 of spec deepgen 12."""
+    """A golden value of DeepGen-RL."""
     table, _ = collected(PUBLISHED, {"a": 1.0, "b": 1.0})
     assert table.total.tolist() == pytest.approx([0.06, 0.47, 0.97, 0.5, 0.5, 0.8])
     assert table.weights["a"].tolist() == [0.7] * 3 + [0.2] * 3

@@ -26,7 +26,7 @@ from atelier.rewards.scorers.mmmg import VerdictsForm
 from tests.support.judge_endpoint import judge_endpoint, said
 from tests.support.oracle_judge import CONFIG, ScriptedJudge
 
-# Golden value 7 of spec qwen 11.
+# Golden values of the Qwen vision GRPO guide.
 ELEMENTS = ["Sun", "Moon", "Cell wall"]
 DEPENDENCIES = ["Requires(Moon, Sun)", "Defines(Sun, Moon)", "Causes(Change(Cell wall), Sun)"]
 KEYS = (*ELEMENTS, *DEPENDENCIES)

@@ -1,4 +1,4 @@
-"""DeepGen-RL's newer OCR rule: golden values 9 of spec deepgen 12, and what it does not decide."""
+"""DeepGen-RL's newer OCR rule: golden values, and what it does not decide."""
 
 import pytest
 from PIL import Image

@@ -12,6 +12,7 @@ from atelier.errors import ConfigError
 from atelier.event_loop import Closed, EventLoop
 from atelier.legible import legible, without_secret
 from tests.support.forks import in_a_fork
+from tests.support.patience import FOR_EVER, PATIENCE, at_once
 from tests.support.reward_services import BATCH, RIGHT, client, faulty, reasons, service
 
 
@@ -48,12 +49,11 @@ def test_where_every_service_refuses_the_reason_is_there_at_once(url):
     with (
         faulty(url, lambda n: status(404)) as (first, asked_first),
         faulty(url, lambda n: status(403)) as (second, asked_second),
-        client(first, second, deadline=30.0) as scorer,
+        client(first, second, deadline=FOR_EVER) as scorer,
     ):
         for _ in range(2):
-            begun = time.monotonic()
-            found = scorer.score(BATCH)
-            assert time.monotonic() - begun < 5
+            with at_once():
+                found = scorer.score(BATCH)
             assert "404 Not Found" in reasons(found)[0] or "403 Forbidden" in reasons(found)[0]
             assert not found.values[0].retryable
     assert len(asked_first) == len(asked_second) == 2
@@ -84,7 +84,7 @@ def test_what_is_wrong_with_the_batch_is_asked_of_one_service_only(url):
 
 def drip_headers(handler, body):
     handler.wfile.write(b"HTTP/1.0 200 OK\r\n")
-    for number in range(40):
+    for number in range(10**6):  # until nobody listens
         handler.wfile.write(f"X-{number}: drip\r\n".encode())
         handler.wfile.flush()
         time.sleep(0.25)
@@ -94,10 +94,9 @@ def test_headers_that_drip_end_at_the_time_limit_of_the_request(url):
     with (
         faulty(url, lambda n: drip_headers) as (bad, asked),
         client(bad, deadline=4.0, timeout=1.0) as scorer,
+        at_once(),
     ):
-        begun = time.monotonic()
         assert "no answer in time" in reasons(scorer.score(BATCH))[0]
-        assert time.monotonic() - begun < 6
     assert len(asked) > 1
 
 
@@ -105,18 +104,17 @@ def test_headers_of_a_version_that_drip_end_before_the_deadline(url):
     with (
         faulty(url, lambda n: None, on_get=drip_headers) as (bad, _),
         client(bad, deadline=3.0, timeout=1.0) as scorer,
+        at_once(),
     ):
-        begun = time.monotonic()
         assert "time" in reasons(scorer.score(BATCH))[0]
-        assert time.monotonic() - begun < 5
 
 
 def test_closing_ends_a_request_under_way_and_its_thread(url):
-    arrived = threading.Event()
+    arrived, over = threading.Event(), threading.Event()
 
     def hang(handler, body):
         arrived.set()
-        time.sleep(5)
+        over.wait(FOR_EVER)
 
     found = []
     with (
@@ -125,10 +123,11 @@ def test_closing_ends_a_request_under_way_and_its_thread(url):
     ):
         waiting = threading.Thread(target=lambda: found.append(scorer.score(BATCH)), daemon=True)
         waiting.start()
-        assert arrived.wait(10)
+        assert arrived.wait(PATIENCE)
         assert "reward-requests" in thread_names()
         scorer.close()
-        waiting.join(3)
+        waiting.join(PATIENCE)
+        over.set()
         assert not waiting.is_alive()
         assert "reward-requests" not in thread_names()
         assert "closed" in reasons(found[0])[0]
@@ -318,10 +317,9 @@ def test_what_can_never_be_sent_is_missing_with_its_place(url, changed):
     ((field, value),) = changed.items()
     column = [*getattr(BATCH, field)]
     column[2] = value
-    with client(url, deadline=30.0) as scorer:
-        begun = time.monotonic()
-        found = scorer.score(replace(BATCH, **{field: column}))
-        assert time.monotonic() - begun < 5
+    with client(url, deadline=FOR_EVER) as scorer:
+        with at_once():
+            found = scorer.score(replace(BATCH, **{field: column}))
         assert reasons(found)[0].startswith("image 2 of the batch cannot be sent: ")
         assert not found.values[0].retryable
         assert all(len(reason) < 1200 and reason.isprintable() for reason in reasons(found))

@@ -15,6 +15,7 @@ from atelier.errors import ConfigError, Stopped
 from atelier.rewards import Missing, Reward, RewardSet, build
 from atelier.rewards.service.app import Limits
 from atelier.rewards.service.gate import Bounds
+from tests.support.patience import PATIENCE, at_once
 from tests.support.reward_services import (
     BATCH,
     DIGEST,
@@ -39,8 +40,8 @@ def url():
 
 @pytest.fixture(scope="module")
 def outcomes(url):
-    """Fault -> scores, requests, seconds: of one that passes, and of one that stays. Side by
-    side, because most of the time is waiting."""
+    """Fault -> scores, requests, whether it ended at once: of one that passes, and of one that
+    stays. Side by side, because most of the time is waiting."""
 
     def outcome(fault, lasts, deadline):
         with (
@@ -48,7 +49,7 @@ def outcomes(url):
             client(bad, deadline=deadline, timeout=3.0) as scorer,
         ):
             begun = time.monotonic()
-            return scorer.score(BATCH), len(asked), time.monotonic() - begun
+            return scorer.score(BATCH), len(asked), time.monotonic() - begun < PATIENCE
 
     with ThreadPoolExecutor(12) as pool:
         passing = {name: pool.submit(outcome, one, 2, 60.0) for name, one in FAULTS.items()}
@@ -65,7 +66,7 @@ def test_a_fault_that_passes_leaves_no_trace(outcomes, fault):
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_that_stays_is_missing_before_the_deadline(outcomes, fault):
-    scores, asked, seconds = outcomes[fault][1]
+    scores, asked, in_time = outcomes[fault][1]
     if fault == "retryable":
         assert isinstance(scores.values[1], Missing)
         for score, right in zip(scores.values, RIGHT, strict=True):
@@ -74,7 +75,7 @@ def test_a_fault_that_stays_is_missing_before_the_deadline(outcomes, fault):
         assert len(set(reasons(scores))) == 1
         assert reasons(scores)[0]
     assert asked >= 1
-    assert seconds < 20
+    assert in_time
 
 
 @pytest.mark.parametrize("code", [400, 413, 422, 302])
@@ -217,7 +218,7 @@ def test_a_dead_service_costs_no_score_and_is_asked_again_when_it_is_back(free_p
         assert scorer.version == "1"
         with service(scripted, port=free_port):
             counted(scripted)
-            deadline = time.monotonic() + 10
+            deadline = time.monotonic() + PATIENCE
             while not scripted.batches and time.monotonic() < deadline:
                 assert list(scorer.score(BATCH).values) == RIGHT
         assert scripted.batches
@@ -290,10 +291,8 @@ def test_a_wrong_token_is_a_config_error():
 
 
 def test_no_service_is_an_outage_and_no_config_error(free_port):
-    begun = time.monotonic()
-    with pytest.raises(Stopped, match=r"ClientConnectorError.*Resume once"):
+    with pytest.raises(Stopped, match=r"ClientConnectorError.*Resume once"), at_once():
         preflight(f"http://127.0.0.1:{free_port}", deadline=1.0)
-    assert time.monotonic() - begun < 5
 
 
 # From the configuration -------------------------------------------------------------------------

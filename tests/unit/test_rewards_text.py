@@ -1,4 +1,4 @@
-"""The published OCR rule: golden values 12 of spec flow 11, and the options beside it."""
+"""The published OCR rule: golden values, and the options beside it."""
 
 import pytest
 

@@ -13,6 +13,7 @@ from atelier.rewards.client import transport as module
 from atelier.rewards.client.endpoints import Endpoint, ServiceRefuses
 from atelier.rewards.client.transport import CannotBeAsked, Transport, Unanswered
 from atelier.rewards.service.protocol import DrainAnswer
+from tests.support.patience import FOR_EVER, PATIENCE, at_once
 
 
 @contextmanager
@@ -38,7 +39,7 @@ def wire(answer):
         thread.start()
         yield f"http://127.0.0.1:{listening.getsockname()[1]}", read
         listening.shutdown(socket.SHUT_RDWR)
-        thread.join(5)
+        thread.join(PATIENCE)
 
 
 def transport(token=None):
@@ -165,7 +166,7 @@ def test_closing_ends_an_upload_that_nobody_reads():
         with connection:
             connection.recv(1)
             asking.close()
-            waiting.join(5)
+            waiting.join(PATIENCE)
     assert found == ["the rewards were closed"]
 
 
@@ -179,10 +180,11 @@ def test_who_does_not_take_the_connection_is_given_up_early(monkeypatch):
         for one in waiting:
             one.setblocking(False)
             one.connect_ex(full.getsockname())
-        begun = time.monotonic()
-        with pytest.raises(Unanswered, match=r"no answer in time \(ConnectionTimeoutError\)"):
-            get(url, 20.0)
-        assert time.monotonic() - begun < 5
+        with (
+            pytest.raises(Unanswered, match=r"no answer in time \(ConnectionTimeoutError\)"),
+            at_once(),
+        ):
+            get(url, FOR_EVER)
         for one in waiting:
             one.close()
 
@@ -231,7 +233,7 @@ def test_a_connection_is_kept_for_the_next_request():
         with transport() as asking:
             for _ in range(3):
                 assert asking.ask("GET", url, {}, None, 5.0).status == 200
-        thread.join(5)
+        thread.join(PATIENCE)
         assert not thread.is_alive()
 
 
@@ -275,7 +277,7 @@ def talkative(respond):
         thread.start()
         yield f"http://127.0.0.1:{listening.getsockname()[1]}", asked
         listening.shutdown(socket.SHUT_RDWR)
-        thread.join(5)
+        thread.join(PATIENCE)
 
 
 UNASKED = answer(b'{"error":{"type":"x","message":"m","retryable":false}}', b"401 No")
@@ -305,9 +307,9 @@ def test_a_refusal_on_a_kept_connection_is_asked_once_more_on_a_new_one():
     with talkative(respond) as (url, asked), transport() as asking:
         endpoint = Endpoint(url, asking, None)
         for _ in range(3):
-            end = time.monotonic() + 5
+            end = time.monotonic() + PATIENCE
             assert endpoint.post("/score", "text/x", b"body", DrainAnswer, end).running == 1
-        assert endpoint.get("/version", DrainAnswer, time.monotonic() + 5).running == 1
+        assert endpoint.get("/version", DrainAnswer, time.monotonic() + PATIENCE).running == 1
     connections = [number for _, number in asked]
     assert connections[:3] == [1, 1, 2]
     assert connections[-1] not in connections[:-1], "what a service is, is asked on a new one"
@@ -320,5 +322,5 @@ def test_a_refusal_on_a_new_connection_is_believed_at_once():
     with talkative(respond) as (url, asked), transport() as asking:
         endpoint = Endpoint(url, asking, None)
         with pytest.raises(ServiceRefuses):
-            endpoint.post("/score", "text/x", b"body", DrainAnswer, time.monotonic() + 5)
+            endpoint.post("/score", "text/x", b"body", DrainAnswer, time.monotonic() + PATIENCE)
     assert len(asked) == 1

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from atelier.errors import Stopped
+from atelier.tracking.events import read_json_lines
 from atelier.tracking.run_directory import RunDirectory, all_checkpoints
 from atelier.training import session as module
 from atelier.training.journal import Journal
@@ -169,6 +170,34 @@ def test_steps_are_trained_while_a_checkpoint_is_written(
             assert files[one][file] == files[2 + one][file]
 
 
+def announced(run: RunDirectory) -> list[str]:
+    events = [one for _, one in read_json_lines(run.events)]
+    return [one["folder"] for one in events if one["event"] == "checkpoint"]
+
+
+def test_a_checkpoint_is_announced_when_it_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whole and proven; every look at the events finds the folders they name."""
+    run, save, prove = RunDirectory(tmp_path), module.save_checkpoint, module.check_reload
+    seen: list[list[str]] = []
+
+    def looking(call):
+        def looked(*arguments):
+            seen.append(announced(run))
+            result = call(*arguments)
+            seen.append(announced(run))
+            return result
+
+        return looked
+
+    monkeypatch.setattr(module, "save_checkpoint", looking(save))
+    monkeypatch.setattr(module, "check_reload", looking(prove))
+    run_trainer(tmp_path, config(steps=2, checkpoint_every=1))
+    assert seen == [[]] * 4 + [["step-000001"]] * 4
+    assert announced(run) == ["step-000001", "step-000002"]
+
+
 def test_a_checkpoint_that_cannot_be_written_stops_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -186,8 +215,10 @@ def test_a_checkpoint_that_cannot_be_written_stops_the_run(
     run = RunDirectory(tmp_path)
     assert found(run).state.step == 2
     assert '"finished"' not in run.events.read_text()
+    assert announced(run) == ["step-000002"], "nothing is said of what is not there"
     monkeypatch.setattr(module, "save_checkpoint", save)
     assert [row["step"] for row in run_trainer(tmp_path, settings)] == [*range(1, 9)]
+    assert announced(run) == [f"step-{step:06d}" for step in (2, 4, 6, 8)]
 
 
 def test_every_step_looks_whether_a_write_was_stopped(

@@ -1,4 +1,4 @@
-"""Schedules and the solver of compressed tails against the golden values of spec flow 0 and 11."""
+"""Schedules and the solver of compressed tails against golden values."""
 
 import math
 from itertools import pairwise

@@ -10,7 +10,7 @@ from benchmarks.sd3_shape import Shape, build_transformer
 
 
 def test_the_defaults_are_the_published_adapter_of_sd35_medium() -> None:
-    """Rank 32 on the eight projections of every joint attention: 18.78 M (spec performance 0)."""
+    """Rank 32 on the eight projections of every joint attention: 18.78 M."""
     with torch.device("meta"):
         transformer = build_transformer(Shape())
         assert sum(one.numel() for one in transformer.parameters()) == 2_243_171_520

@@ -275,7 +275,6 @@ def test_what_is_trained_is_what_the_pipelines_ask_for(kind: Kind) -> None:
 
 
 def test_noise_levels_are_as_dense_as_those_sampled_at() -> None:
-    """Spec qwen 11 no. 4."""
     levels = shifted(torch.linspace(1, 1 / 8, 8, dtype=torch.float64))
     expected = [1, 0.954545, 0.9, 0.833333, 0.75, 0.642857, 0.5, 0.3]
     assert levels.tolist() == pytest.approx(expected, abs=1e-6)

@@ -83,7 +83,7 @@ def run_trainer(
     if checkpoint is not None:
         engine.load_optimizer_state(checkpoint.optimizer)
         session.restore(checkpoint)
-        journal.cut_back(checkpoint.state.metrics_offset, checkpoint.state.events_offset)
+        journal.go_on_from(checkpoint.state)
     session.start(engine)
     try:
         with RewardSet([Reward(Brightness(missing_every))]) as rewards:
@@ -405,9 +405,13 @@ def test_a_resume_keeps_the_event_of_the_checkpoint_it_goes_on_from(
         [one for _, one in read_json_lines(RunDirectory(tmp_path / name).events)]
         for name in ("whole", "parts")
     )
-    # The gate looks at each life's first step.
-    assert [one for one in theirs if one != {**ours[0], "step": 3}] == ours
-    assert [one["step"] for one in ours if one["event"] == "checkpoint"] == [1, 2, 3]
+    # The gate looks at each life's first step; checkpoints are written beside the steps.
+    gate, saved = {**ours[0], "step": 3}, [one for one in ours if one["event"] == "checkpoint"]
+    assert [one for one in theirs if one != gate and one not in saved] == [
+        one for one in ours if one not in saved
+    ]
+    assert [one["step"] for one in saved] == [1, 2, 3]
+    assert [one for one in theirs if one["event"] == "checkpoint"] == saved
 
 
 def test_a_checkpoint_of_another_configuration_is_refused(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 
 import pytest
@@ -14,6 +13,7 @@ from atelier.unigenbench.replies import Malformed, Verdicts, read_verdicts
 from atelier.unigenbench.request import language_of, request_text
 from atelier.unigenbench.tallies import MACRO, OVERALL, Tally, names, score, tallies
 from atelier.unigenbench.taxonomy import DIMENSIONS, PRIMARIES, UnknownPoint, dimension_of
+from tests.support.patience import at_once
 
 NAMES = ["Style", "World Knowledge", "Attribute - Quantity"]
 POINTS = [
@@ -177,9 +177,8 @@ def test_remarks_are_kept_and_those_that_cannot_be_read_cost_no_verdicts() -> No
     ],
 )
 def test_a_reply_of_megabytes_holds_nothing_up(text: str) -> None:
-    begun = time.monotonic()
-    read = PointsForm(tuple(NAMES)).read(Reply(text, "stop"))
-    assert time.monotonic() - begun < 5
+    with at_once():
+        read = PointsForm(tuple(NAMES)).read(Reply(text, "stop"))
     if isinstance(read, Parsed):
         assert read.value == Verdicts((1, 0, 1))
     else:

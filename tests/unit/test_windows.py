@@ -1,4 +1,4 @@
-"""Windows against the sequences of spec flow 2.4 and 11, and what holds for all of them."""
+"""Windows against golden sequences, and what holds for all of them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def sequence(count: int, num_steps: int, **settings) -> list[Window]:
 def published(
     strategy: str, steps: int, last: int, size: int, stride: int, back: bool, longest: int
 ):
-    """MixGRPO's rules as the spec words them, with the state they keep, empty windows left in."""
+    """MixGRPO's rules as they are published, with the state they keep, empty windows left in."""
     start = count = 0
     for _ in range(steps):
         yield tuple(range(start, min(start + size, last)))
@@ -97,7 +97,7 @@ def test_random_reaches_every_place_and_fast_the_first_half() -> None:
     ],
 )
 def test_golden_fractions(num_steps: int, fraction: float, include_last: bool, count: int) -> None:
-    """Spec deepgen 12 item 7: single steps, ascending, drawn anew each training step."""
+    """Single steps, ascending, drawn anew each training step."""
     last = num_steps if include_last else num_steps - 1
     drawn = sequence(
         200, num_steps, strategy="fraction", fraction=fraction, include_last=include_last

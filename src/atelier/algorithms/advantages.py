@@ -1,8 +1,8 @@
 """Group-relative advantages. Pure; a missing score takes no part in any statistic.
 
-A batch is the whole step: the images of all ranks. Source: spec flow 3.1 (groups, std), 2.4 (each
-reward on its own, trimmed statistics), 2.5 (the best and the worst of n); spec janus 2 (ddof 1);
-spec deepgen 2.4 (GDPO). Stds get EPSILON added outside the root.
+A batch is the whole step: the images of all ranks. Source: MM-GRPO (groups, std, each reward
+on its own, trimmed statistics, the best and the worst of n); FocusDiff and Janus-Pro-R1 (ddof 1);
+DeepGen-RL (GDPO). Stds get EPSILON added outside the root.
 """
 
 from __future__ import annotations

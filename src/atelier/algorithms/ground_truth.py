@@ -1,7 +1,7 @@
 """What the ratio of an action is that the policy did not choose: ground truth. Pure.
 
-Source: spec janus 3 (as_sampled). The others are corrections for images that come from elsewhere:
-whoever chose them would always have chosen so, with probability 1.
+Source: FocusDiff and Janus-Pro-R1 (as_sampled). The others are corrections for images that come
+from elsewhere: whoever chose them would always have chosen so, with probability 1.
 """
 
 from __future__ import annotations

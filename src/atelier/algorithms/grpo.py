@@ -2,7 +2,7 @@
 
 The same composition serves flow policies (an action is a denoising transition: Flow-GRPO and its
 windowed Fast form) and token policies (an action is a token). Its published variants are settings
-of it: docs/algorithms/grpo-variants.md. Paper: Flow-GRPO; spec flow 3.1-3.3, spec qwen 4.1.
+of it: docs/algorithms/grpo-variants.md. Paper: Flow-GRPO.
 Deviations: groups are integers, not decoded prompts; nothing is dropped per rank, samples without a
 score get weight 0 and the rest is weighted by the global count.
 """

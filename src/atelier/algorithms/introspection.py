@@ -1,8 +1,8 @@
 """Bi-level rewards of a sample that draws, judges its drawing and draws again. Pure.
 
 A sample makes images 1 ... K with an answer after each but the last; the first Yes accepts. Its
-segments are image, answer, image, ..., image, and each is rewarded on its own. Source: spec janus
-4.3, 4.4; more than two rounds are ours.
+segments are image, answer, image, ..., image, and each is rewarded on its own. Source: FocusDiff
+and Janus-Pro-R1; more than two rounds are ours.
 """
 
 from __future__ import annotations

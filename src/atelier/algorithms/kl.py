@@ -3,7 +3,7 @@
 A policy's replay carries a dictionary of detached or differentiable statistics; a form names what
 it needs of it. kl_std [1 or B, A] is the s of a transition (dynamics.transitions).
 
-Source: spec flow 3.3, spec deepgen 2.5; k3 is the usual token estimator.
+Source: MM-GRPO, DeepGen-RL; k3 is the usual token estimator.
 """
 
 from __future__ import annotations

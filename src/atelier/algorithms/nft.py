@@ -4,7 +4,7 @@ An image is noised to a level t, and the velocity there is pulled towards what w
 where the image was good, and away where it was bad; both directions are measured from the velocity
 of the behaviour policy, a slow copy of the trained one that sampled the image. Pure.
 
-Source: spec flow 2.6, golden values 11 item 10.
+Source: MM-GRPO.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 All are losses [B, A] of log_prob and old_log_prob [B, A actions] and of advantages [B, 1] or
 [B, A], already clamped; r = exp(log_prob - old_log_prob), finite however far apart they are (see
 ratio). They have the same gradient at r = 1, and differ in what is left of it elsewhere. Source:
-spec flow 3.2, spec qwen 4.1.
+MM-GRPO, the Qwen vision GRPO guide.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The loss on captioned pictures beside that of the rewards, and how the two are mixed. Pure.
 
-Source: spec deepgen 2.5, 2.9, golden values 12 item 8.
+Source: DeepGen-RL.
 """
 
 from __future__ import annotations

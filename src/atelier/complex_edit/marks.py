@@ -1,4 +1,7 @@
-"""The marks of an edited image, 0 to 10, and how they are read. Source: spec qwen 3.2."""
+"""The marks of an edited image, 0 to 10, and how they are read.
+
+Source: the Qwen vision GRPO guide.
+"""
 
 from __future__ import annotations
 

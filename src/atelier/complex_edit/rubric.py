@@ -1,4 +1,4 @@
-"""What a judge is told about marking an edited image (Atelier's words; spec qwen 3.2)."""
+"""What a judge is told about marking an edited image (Atelier's words)."""
 
 from __future__ import annotations
 

@@ -14,32 +14,43 @@ from atelier.errors import ConfigError
 LONGEST_TOKEN = 4096  # characters; servers bound the lines of a request's head
 
 
-def access_token(variable: str) -> str | None:
-    """What an environment variable holds; None where it is not set, or empty."""
-    return os.environ.get(variable, "").strip() or None
-
-
 def bearer_token(variable: str) -> str | None:
-    """A secret that this process and those it talks with have in common; None where not set.
+    """The secret in an environment variable, without what surrounds it, such as the newline of a
+    file it came from; None where the variable is not set, or empty. One of nothing but spaces was
+    meant to be a secret, and is none.
 
     Raises:
         ConfigError: nothing that a header can carry. Its value is not named.
     """
-    token = os.environ.get(variable) or None
-    if token is not None and not is_token(token):
+    held = os.environ.get(variable)
+    if not held:
+        return None
+    token = held.strip()
+    is_word = token.isascii() and token.isprintable() and " " not in token
+    if not is_word or not 0 < len(token) <= LONGEST_TOKEN:
         raise ConfigError(
-            f"{variable}: what it holds is no token: printable ASCII characters, at most "
-            f"{LONGEST_TOKEN}, with no space at either end; set such a one in this environment, "
-            "the same wherever it is asked for"
+            f"{variable}: what it holds is no token: one word of printable ASCII characters, at "
+            f"most {LONGEST_TOKEN}; set such a one in this environment, the same wherever it is "
+            "asked for"
         )
     return token
 
 
-def is_token(text: str) -> bool:
-    """Whether a text arrives as a bearer token as it was sent: a header has no newline, and loses
-    spaces at its ends."""
-    is_bounded = 0 < len(text) <= LONGEST_TOKEN
-    return is_bounded and text.isascii() and text.isprintable() and text == text.strip()
+def token_of(variable: str | None, key: str) -> str | None:
+    """The token that servers of a key of the configuration want; None where they want none.
+
+    Raises:
+        ConfigError: the environment does not hold it, or nothing that a header can carry.
+    """
+    if variable is None:
+        return None
+    try:
+        token = bearer_token(variable)
+    except ConfigError as error:
+        raise ConfigError(f"{key}.token_env: {error}") from error
+    if token is None:
+        raise ConfigError(f"{key}.token_env: {variable} is not set in the environment, or is empty")
+    return token
 
 
 def access_token_warnings(config: RunConfig) -> Iterator[tuple[str, str]]:
@@ -48,9 +59,11 @@ def access_token_warnings(config: RunConfig) -> Iterator[tuple[str, str]]:
     if config.sampler is not None:
         wanted[SAMPLER] = config.sampler.token_env
     for key, variable in wanted.items():
-        if variable is not None and access_token(variable) is None:
-            yield (
-                f"{key}.token_env",
-                f"{variable} is not set in this environment, or is empty, and nothing can be asked "
-                "without it: set it where the run is started",
-            )
+        try:
+            if variable is None or bearer_token(variable) is not None:
+                continue
+            wrong = f"{variable} is not set in this environment, or is empty"
+        except ConfigError as error:
+            wrong = str(error)
+        told = f"{wrong}, and nothing can be asked without it: set it where the run is started"
+        yield f"{key}.token_env", told

@@ -1,7 +1,7 @@
 """A step's batch as other trainers have it: samples of a device and accumulation.
 
 There the group size divides what the devices hold, and prompts a step follow from it. Here a step
-has a number of prompts, whatever it is computed on. Spec qwen 1.6, 4.2.
+has a number of prompts, whatever it is computed on. Source: the Qwen vision GRPO guide.
 """
 
 from __future__ import annotations

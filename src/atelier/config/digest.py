@@ -32,7 +32,7 @@ _TRAIN: dict[str, frozenset[str] | None] = {
 }
 # What shapes a stage: sections, whole or in part. Never an operational field (schema), how a run is
 # mirrored (tracking), or the recipe's name: equal values are equal runs. Processes are operational:
-# results are independent of the world size (design section 3), but for `stage_digest`'s exception.
+# results are independent of the world size, but for `stage_digest`'s exception.
 SHAPED_BY: dict[str, dict[str, frozenset[str] | None]] = {
     "prepare": {"data": _EVERYTHING},
     "baseline": {

@@ -12,9 +12,9 @@ USUAL_LOG_PROBS = {
     "wan_sde": "gaussian_mean",
     "cps": "cps_raw",
 }
-# Spec flow 3.2, 3.4.
+# MM-GRPO's.
 USUAL_CLIP_RANGES = {"gaussian_mean": 1e-4, "cps_raw": 1e-5, "ratio_norm": 2e-6}
-TOKEN_CLIP_RANGE = 0.2  # spec janus 2
+TOKEN_CLIP_RANGE = 0.2  # FocusDiff's and Janus-Pro-R1's
 SEQUENCE_CLIP_RANGE = 3e-4  # GSPO, arXiv 2507.18071
 
 

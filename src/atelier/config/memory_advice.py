@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from atelier.config.memory.amounts import memory_amount
 from atelier.config.memory.estimate import Memory
+from atelier.config.memory.parts import made_together
 from atelier.config.placement import painting_gpus, ranks_with_gpus, servers_share
 from atelier.config.plan import plan
 from atelier.config.schema import RunConfig
@@ -120,6 +121,9 @@ def _ways(config: RunConfig) -> Iterator[Settings]:
         painted = config.rollout.environment.micro_batch_size or size
         for smaller in _smaller(painted):
             yield {"rollout.environment.micro_batch_size": smaller}
+    if heldout := made_together(config).get("evaluation"):
+        for smaller in _smaller(heldout.images):
+            yield {"evaluation.micro_batch_size": smaller}
     # Costs a fourth to a third of the replay's time; the smaller batches, the GPU's use.
     for smaller in _smaller(size):
         yield {"rollout.micro_batch_size": smaller}

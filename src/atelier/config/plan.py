@@ -1,4 +1,4 @@
-"""The batch planner: every number of a run, before anything starts (design section 3).
+"""The batch planner: every number of a run, before anything starts.
 
 Group size is independent of the number of processes and of the micro-batch. A plan that cannot
 work is refused with the names of the fields that make it so, all of them at once.
@@ -6,15 +6,9 @@ work is refused with the names of the fields that make it so, all of them at onc
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
-from atelier.config.access_tokens import access_token_warnings
-from atelier.config.completion_rules import completion_warnings
-from atelier.config.facts.known_janus import IMAGE_TOKENS
-from atelier.config.facts.read import Facts, known_facts, read_model_facts, source
-from atelier.config.facts.sd3 import SD3Facts
-from atelier.config.gpu_seen import gpu_warnings
+from atelier.config.facts.read import Facts, known_facts, read_model_facts
 from atelier.config.judge_work import (
     Cost,
     JudgeWork,
@@ -22,35 +16,16 @@ from atelier.config.judge_work import (
     judge_costs,
     judge_work,
 )
-from atelier.config.judged import judge_warnings
 from atelier.config.memory.estimate import Memory, estimate, estimate_sampling
-from atelier.config.memory.prompts import prompt_warnings
 from atelier.config.model_rules import model_rejections
-from atelier.config.objective_rules import objective_warnings
-from atelier.config.paid_judges import paid_judge_warnings
-from atelier.config.placement import placement_rows, placement_warnings
-from atelier.config.policy_rules import policy_warnings
+from atelier.config.placement import placement_rows
+from atelier.config.plan_warnings import plan_warnings
 from atelier.config.rejections import rejections, rewards_in_use
 from atelier.config.schema import RunConfig
-from atelier.config.sections.launch import LOOPBACK, Shares
-from atelier.config.sft_rules import sft_warnings
-from atelier.config.space import space_warnings
+from atelier.config.sections.launch import Shares
 from atelier.config.suite_data import usable_heldout
-from atelier.config.suite_rules import suite_warnings
-from atelier.config.token_rules import token_warnings
-from atelier.config.without_effect import without_effect
 from atelier.config.work import work
 from atelier.errors import ConfigError, PlanError
-
-# Below this, results in float32 depend on the micro-batch in the last bits, and OCR and JPEG
-# rewards are steps: one flipped pixel can change a score (spec platform 14). In 16 bits none is
-# large enough.
-SMALLEST_STEADY_MICRO_BATCH = 8
-
-SMALLEST_PUBLISHED_GROUP = 7  # FocusDiff's (spec janus 2)
-
-# Ratios of ratio_norm are a few 1e-5 from 1: as wide a clip range was meant for another log_prob.
-WIDE_GUARD_CLIP = 1e-3
 
 
 @dataclass(frozen=True)
@@ -146,26 +121,16 @@ def plan(config: RunConfig, world_size: int | None = None, heldout: int | None =
 
 
 def _derive(config: RunConfig, ranks: int, facts: Facts | None, here: bool, heldout: int) -> Plan:
-    rollout, train, evaluation = config.rollout, config.train, config.evaluation
+    rollout, train = config.rollout, config.train
     samples_per_step = train.prompts_per_step * rollout.group_size
     micro_batches = samples_per_step // rollout.micro_batch_size
-    each = work(config, facts)
+    each, shares = work(config, facts), config.launch.shares(ranks)
     samples = samples_per_step * train.steps
     sampled = samples * (1 + train.resample_rounds)
     scored = sampled * each.images
-    evaluations = train.steps // train.evaluate_every if train.evaluate_every else 0
-    evaluated = 2 * min(evaluation.prompts, heldout)
-    evaluated += evaluations * min(evaluation.periodic_prompts, heldout)
-    evaluated *= evaluation.images_of_a_prompt
+    evaluated = _evaluated(config, heldout)
     judged = judge_work(config, scored, evaluated)
-    actions, shares = each.actions, config.launch.shares(ranks)
-    memory = sampling_memory = None
-    if facts is not None:
-        trained = samples_per_step // shares.training
-        memory = estimate(config, facts, trained, actions, shares.training)
-    if facts is not None and config.launch.rollout_processes:
-        drawn = samples_per_step // shares.sampling
-        sampling_memory = estimate_sampling(config, facts, drawn, actions)
+    memory, sampling_memory = _memories(config, facts, samples_per_step, each.actions, shares)
     return Plan(
         prompts_per_step=train.prompts_per_step,
         group_size=rollout.group_size,
@@ -177,13 +142,13 @@ def _derive(config: RunConfig, ranks: int, facts: Facts | None, here: bool, held
         shares=shares,
         updates_per_step=train.updates_per_step,
         accumulation=micro_batches // (train.updates_per_step * shares.training),
-        trained_actions=actions,
+        trained_actions=each.actions,
         acts_by_tokens=not config.policy.denoises,
         steps=train.steps,
         updates=train.updates,
         images=samples * each.images,
         reward_calls=scored * len(rewards_in_use(config.rewards)),
-        evaluations=evaluations,
+        evaluations=_evaluations(config),
         evaluation_images=evaluated,
         judged=judged,
         judge_costs=tuple(judge_costs(config, judged)),
@@ -196,11 +161,41 @@ def _derive(config: RunConfig, ranks: int, facts: Facts | None, here: bool, held
         sampling_memory=sampling_memory,
         placement=tuple(placement_rows(config)),
         model_is_here=here,
-        warnings=tuple(
-            f"{field}: {text}"
-            for field, text in (*_warnings(config, facts), *budget_warnings(config, judged))
-        ),
+        warnings=_told(config, facts, judged),
     )
+
+
+def _evaluations(config: RunConfig) -> int:
+    """Periodic ones."""
+    every = config.train.evaluate_every
+    return config.train.steps // every if every else 0
+
+
+def _evaluated(config: RunConfig, heldout: int) -> int:
+    """Held-out images before, during and after training, of so many prompts at most."""
+    evaluation = config.evaluation
+    whole = 2 * min(evaluation.prompts, heldout)
+    periodic = _evaluations(config) * min(evaluation.periodic_prompts, heldout)
+    return (whole + periodic) * evaluation.images_of_a_prompt
+
+
+def _memories(
+    config: RunConfig, facts: Facts | None, samples: int, actions: int, shares: Shares
+) -> tuple[Memory | None, Memory | None]:
+    """Of a rank that trains, and of one that only samples, of a step's samples."""
+    if facts is None:
+        return None, None
+    trained = samples // shares.training
+    memory = estimate(config, facts, trained, actions, shares.training)
+    if not config.launch.rollout_processes:
+        return memory, None
+    return memory, estimate_sampling(config, facts, samples // shares.sampling, actions)
+
+
+def _told(config: RunConfig, facts: Facts | None, judged: tuple[JudgeWork, ...]) -> tuple[str, ...]:
+    """Every warning, as a line."""
+    warnings = (*plan_warnings(config, facts), *budget_warnings(config, judged))
+    return tuple(f"{field}: {text}" for field, text in warnings)
 
 
 def _replays(config: RunConfig) -> int:
@@ -216,68 +211,3 @@ def _pictures(config: RunConfig) -> int:
     sft, train = config.train.sft, config.train
     updates = train.steps // sft.every * train.updates_a_step
     return updates * sft.pictures_per_update if sft.enabled else 0
-
-
-def _warnings(config: RunConfig, facts: Facts | None) -> Iterator[tuple[str, str]]:
-    rollout, train = config.rollout, config.train
-    is_steady = rollout.micro_batch_size >= SMALLEST_STEADY_MICRO_BATCH
-    if config.policy.dtype == "float32" and not is_steady:
-        yield (
-            "rollout.micro_batch_size",
-            f"below {SMALLEST_STEADY_MICRO_BATCH} the last bits depend on it, "
-            "and rewards that are steps can flip",
-        )
-    if rollout.group_size < SMALLEST_PUBLISHED_GROUP:
-        yield (
-            "rollout.group_size",
-            f"advantages of small groups are noisy; published runs have {SMALLEST_PUBLISHED_GROUP} "
-            "to 24",
-        )
-    if train.checkpoint_every > train.steps:
-        yield "train.checkpoint_every", f"no checkpoint before the last of {train.steps} steps"
-    if train.evaluate_every > train.steps:
-        yield "train.evaluate_every", f"no periodic evaluation in {train.steps} steps"
-    yield from without_effect(config)
-    yield from suite_warnings(config)
-    yield from judge_warnings(config.rewards)
-    yield from access_token_warnings(config)
-    yield from paid_judge_warnings(config)
-    yield from gpu_warnings(config)
-    yield from placement_warnings(config)
-    yield from objective_warnings(config)
-    yield from completion_warnings(config)
-    yield from token_warnings(config)
-    yield from sft_warnings(config)
-    yield from policy_warnings(config)
-    clip = config.algorithm.clip_range
-    if rollout.log_prob == "ratio_norm" and clip is not None and clip >= WIDE_GUARD_CLIP:
-        yield (
-            "algorithm.clip_range",
-            f"{clip:g} clips hardly anything of ratio_norm, whose ratios are narrow; null is its "
-            "usual 2e-6",
-        )
-    launch = config.launch
-    if launch.threads < launch.processes:
-        yield (
-            "launch.threads",
-            f"{launch.threads} for {launch.processes} processes: one each is used",
-        )
-    if launch.nodes > 1 and launch.master_address == LOOPBACK:
-        yield (
-            "launch.master_address",
-            f"{LOOPBACK}: only nodes on this very machine can meet there",
-        )
-    if isinstance(facts, SD3Facts):
-        yield from prompt_warnings(config, facts)
-    if facts is not None:
-        yield from space_warnings(config, facts)
-    else:
-        yield "policy.path", _unknown(config)
-
-
-def _unknown(config: RunConfig) -> str:
-    name = source(config.policy)
-    text = f"{name} is no local directory: taken for a hub id, memory unknown"
-    if config.policy.family == "janus":
-        text += f", and {IMAGE_TOKENS} tokens an image assumed, as of every published Janus"
-    return text

@@ -2,7 +2,7 @@
 a folder it names.
 
 Folders are laid out as Flow-GRPO and MM-GRPO have theirs: a training and a held-out file of known
-names (spec flow 4.3).
+names.
 """
 
 from __future__ import annotations

@@ -28,8 +28,7 @@ Problems = Iterator[tuple[str, str]]
 def judge_is_reward(config: RunConfig) -> bool:
     """Whether the suite's judge, or another of the same model, is asked by a reward that counts.
 
-    What a policy is trained on rises, so such a judge says little of what was learned (spec janus
-    7, known validity concern).
+    What a policy is trained on rises, so such a judge says little of what was learned.
     """
     name = config.evaluation.judge
     if name is None:

@@ -166,7 +166,7 @@ def _names(names: str, why: str) -> Iterator[Variable]:
 
 
 VARIABLES: tuple[Variable, ...] = (
-    # Nodes and processes (spec deepgen 8.1)
+    # Nodes and processes
     Variable("NNODES", *_number("launch.nodes"), why="the length of NODE_IP_LIST is not looked at"),
     Variable("NODE_RANK", *_number("launch.node_rank"), instead=("INDEX",)),
     Variable("MASTER_ADDR", *_text("launch.master_address"), instead=("CHIEF_IP",)),
@@ -178,7 +178,7 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("NGPUS", *_number("launch.processes"), why="unset: what the recipe says"),
     *_names("NODE_IP_LIST", "set NNODES: how many there are is not counted from a list"),
     *_names("PYTORCH_CUDA_ALLOC_CONF", "PyTorch reads it itself, in every process of the run"),
-    # Model and data (spec deepgen 3, 8.1)
+    # Model and data
     Variable("CHECKPOINT", *_text("policy.path"), why="weights to start from"),
     Variable("SD3_5_MODEL_NAME_OR_PATH", *_text("policy.bases.pipeline")),
     Variable("QWEN2_5_VL_MODEL_NAME_OR_PATH", *_text("policy.bases.vlm")),
@@ -205,7 +205,7 @@ VARIABLES: tuple[Variable, ...] = (
         why="elsewhere, paths in a data file are relative to it",
     ),
     *_names("OUTPUT_DIR LOG_DIR", "a run has a folder of its own; ATELIER_RUNS says below which"),
-    # Rewards and judges (spec deepgen 5)
+    # Rewards and judges
     *_of_services(),
     *_names("REWARD_SERVICE_ADDR", "each reward names its servers: a wrong one is seen at once"),
     Variable("OCR_VLLM_MODEL", *_text(f"{_OWN}.model"), section="rewards.vlm_ocr"),
@@ -262,7 +262,7 @@ VARIABLES: tuple[Variable, ...] = (
         "DEEPGEN_EXCLUSIVE_VLLM_RETRY_BACKOFF_S DEEPGEN_EXCLUSIVE_VLLM_SWITCH_ON_REWARD_CALLS",
         "a judge that shares GPUs sleeps by its own `vllm.sleep`",
     ),
-    # UniGenBench (spec deepgen 6)
+    # UniGenBench
     Variable("UNIGENBENCH_API_URL", *_endpoint(_OWN), section="evaluation.unigenbench"),
     Variable(
         "UNIGENBENCH_MODEL_NAME",
@@ -272,7 +272,7 @@ VARIABLES: tuple[Variable, ...] = (
     Variable(
         "UNIGENBENCH_WORKERS", *_number(f"{_OWN}.concurrency"), section="evaluation.unigenbench"
     ),
-    # Algorithm (spec deepgen 2)
+    # Algorithm
     Variable("ATRAIN_ADV_CLIP_MAX", *_number("algorithm.advantage_clip"), algorithm="grpo"),
     Variable("ATRAIN_NFT_BETA", *_number("algorithm.nft.strength"), algorithm="nft"),
     Variable("ATRAIN_NFT_ADV_CLIP_RANGE", *_number("algorithm.advantage_clip"), algorithm="nft"),
@@ -287,7 +287,7 @@ VARIABLES: tuple[Variable, ...] = (
     ),
     *_names("ATRAIN_GRPOGUARD_PAPER_IMPL", "`rollout.log_prob: ratio_norm` is the one form"),
     *_names("ATRAIN_GRPOGUARD_HIGHCLIP_RANGE", "read and not applied there"),
-    # Logging (spec deepgen 2.13, 3, 8.2)
+    # Logging
     *_names(
         "GRPO_PHASE_LOG_LEVEL GRPO_PHASE_LOG_FILE GRPO_PHASE_PRINT_ENABLED",
         "seconds of each phase are metrics of every step (`time/*`)",

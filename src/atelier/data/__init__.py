@@ -1,1 +1,1 @@
-"""Prompt sets, dataset readers, samplers and the synthetic scene world (design section 6)."""
+"""Prompt sets, dataset readers, samplers and the synthetic scene world."""

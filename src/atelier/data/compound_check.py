@@ -3,7 +3,7 @@
 Exact rules over the shapes that `gold` finds, no learning. A thing is known by its name, with any
 mixture of its old and new properties, since no other thing has such a name; where there is none of
 it, by its old place. As Complex-Edit scores an instruction of several steps, following is the mean
-over the steps. Source: spec qwen 3.2.
+over the steps. Source: the Qwen vision GRPO guide.
 """
 
 from collections import Counter

@@ -3,7 +3,7 @@
 Levels are those of Complex-Edit: an instruction of level k is worth k steps, one after the other.
 No step undoes another: a thing changes its colour, its shape and its place once at most, what is
 taken away or added is not touched otherwise, and one thing at least stays as it is. The names that
-a thing has or could have half way are no other thing's. Source: spec qwen 3.1.
+a thing has or could have half way are no other thing's. Source: the Qwen vision GRPO guide.
 """
 
 import random

@@ -2,8 +2,8 @@
 
 Every prompt of a table with a curriculum says which bin it is of (difficulty.py). A level draws
 evenly from its own bin and all easier ones, in epochs of its own: what was drawn does not depend on
-how far a loader had read, and a resume needs no state. Source: spec qwen 1.5; unlike there, nothing
-is taken modulo a length that changes.
+how far a loader had read, and a resume needs no state. Source: the Qwen vision GRPO guide; unlike
+there, nothing is taken modulo a length that changes.
 """
 
 from __future__ import annotations

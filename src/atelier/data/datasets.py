@@ -40,7 +40,7 @@ class Dataset:
 
 @dataclass(frozen=True)
 class Mixture:
-    """What is mixed, and how (spec/deepgen.md 4.1)."""
+    """What is mixed, and how."""
 
     sampling_mode: SamplingMode
     datasets: Sequence[Dataset]

@@ -1,7 +1,7 @@
 """How easy the cells of a prompt table are, by what an earlier evaluation measured.
 
 Cells are ranked from easy to hard by their mean score and split into bins, the first ones one
-longer where they do not divide. Source: spec qwen 1.5.
+longer where they do not divide. Source: the Qwen vision GRPO guide.
 """
 
 from __future__ import annotations

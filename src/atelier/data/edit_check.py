@@ -1,6 +1,7 @@
 """The gold check of an edited picture: was the instruction followed, was all else preserved?
 
-Exact rules over the shapes that `gold` finds, no learning. Source: spec janus 5 (rewards F and P).
+Exact rules over the shapes that `gold` finds, no learning. Source: FocusDiff and Janus-Pro-R1
+(rewards F and P).
 """
 
 from collections import Counter

@@ -1,7 +1,7 @@
 """Questions about an edited picture, with the answers that a right edit gives them.
 
 For judges that look at one picture at a time: whether the instruction was followed, and whether the
-rest is as it was. Each asks for one fact of the target scene. Source: spec janus 5.
+rest is as it was. Each asks for one fact of the target scene. Source: FocusDiff and Janus-Pro-R1.
 """
 
 from __future__ import annotations

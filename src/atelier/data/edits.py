@@ -1,7 +1,7 @@
 """Edits of a scene: an instruction, the scene it makes, and what must stay as it was.
 
-They are the data of image editing; `edit_check` judges a picture by them. Source: spec janus 5,
-design section 6.
+They are the data of image editing; `edit_check` judges a picture by them. Source: FocusDiff and
+Janus-Pro-R1.
 """
 
 import random

@@ -2,7 +2,7 @@
 
 Ink is separated from paper, split into connected components, and each is named by its colour and by
 the letter or shape template it correlates with best. No policy is trained on this metric; OCR and
-judges are the proxies that it keeps honest (design section 6).
+judges are the proxies that it keeps honest.
 """
 
 from collections.abc import Iterable, Sequence

@@ -1,6 +1,6 @@
 """The gold check of a scene graph: the verdicts that a faultless judge would give.
 
-Exact rules over the shapes that `gold` finds, no learning. Source: spec qwen 2.2.
+Exact rules over the shapes that `gold` finds, no learning. Source: the Qwen vision GRPO guide.
 """
 
 import numpy as np

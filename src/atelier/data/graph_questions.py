@@ -1,7 +1,7 @@
 """Questions about the parts of a scene graph, each by its key.
 
-For judges that answer yes or no; the graph is asked for by places, so these are, too. Source: spec
-qwen 2.
+For judges that answer yes or no; the graph is asked for by places, so these are, too. Source: the
+Qwen vision GRPO guide.
 """
 
 from atelier.data.questions import ANSWER

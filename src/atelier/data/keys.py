@@ -1,7 +1,7 @@
 """Keyed randomness: every random draw of the project is seeded by a hash of what it is for.
 
 A key depends only on its parts, never on a process, a device count or an earlier draw, so a resumed
-run and a run on more ranks draw the same numbers (design section 3).
+run and a run on more ranks draw the same numbers.
 """
 
 import hashlib

@@ -43,7 +43,7 @@ def _eight_bits(picture: Image.Image) -> Image.Image:
 
 
 def square(picture: Image.Image, side: int) -> Image.Image:
-    """The middle of a picture, resized so that its short side is `side` (spec janus 1.1).
+    """The middle of a picture, resized so that its short side is `side`.
 
     Large ones are halved by averaging before they are resized, so that no pixel is skipped. Of
     very long ones the ends are cut off first: a strip of one pixel's width would grow to gigabytes.

@@ -2,7 +2,7 @@
 
 A yes/no question has a counterpart with the other answer that differs from it in one fact, so that
 answering without looking is right half of the time. Open questions ask for the word, or for all
-that is there. Source: design section 6.
+that is there.
 """
 
 import random

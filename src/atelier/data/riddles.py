@@ -2,7 +2,8 @@
 
 "a red circle above a green cross" becomes "a shape without a corner the colour of blood above a
 shape of two crossing bars the colour of grass". Who paints from such words has to know the world;
-who reads them may write the plain words down for the painter first. Source: spec qwen 1, 2.
+who reads them may write the plain words down for the painter first. Source: the Qwen vision GRPO
+guide.
 """
 
 import re

@@ -1,7 +1,7 @@
 """Rows of a prompt table: a pair of prompts that differ in one thing, or a prompt by itself.
 
 The two of a pair are neighbours whose metadata names the same "pair", a number that no other pair
-of the table has; "caption" is 1 or 2, and "partner" the other's text (spec janus 3).
+of the table has; "caption" is 1 or 2, and "partner" the other's text.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,7 @@
 """Which prompts a step trains on: pure functions of step and seed, so a resume needs no state.
 
-Deviation from Flow-GRPO's k-repeat sampler, which draws afresh each batch and so repeats prompts
-(spec/flow.md 3.7): here every prompt is met once before any is met again.
+Deviation from Flow-GRPO's k-repeat sampler, which draws afresh each batch and so repeats prompts:
+here every prompt is met once before any is met again.
 """
 
 import random
@@ -61,7 +61,7 @@ def row_indices(
     Those of a mixture are drawn by their shares (`weighted_indices`). Without pairs, they are those
     of `prompt_indices` and, for round 1, 2, ..., of `other_indices`. With pairs, a row is a pair or
     two single prompts, coupled anew each epoch, and an epoch holds every one: nothing is left out,
-    unlike in the original, which never reached half of its pairs (spec janus 3).
+    unlike in the original, which never reached half of its pairs.
 
     Raises:
         PlanError: as those two; or an odd number of prompts a step, with pairs.
@@ -125,7 +125,7 @@ def sampling_shares(
 
     A prompt's share is the weight w of its data set (sample_proportional: 2 means twice as often as
     uniform), or w / size of the data set (weight_only: data sets with equal weights are met equally
-    often). Source: spec/deepgen.md 4.1; unlike the original, equal weights do not switch
+    often). Source: DeepGen-RL; unlike the original, equal weights do not switch
     weight_only off.
 
     Args:

@@ -2,7 +2,7 @@
 
 Elements are shapes, dependencies are places that stand for a relation: what comes first stands on
 the left, a cause above its effect, what needs a thing below it. So the exact checker can give every
-verdict that MMMG asks a judge for. Source: spec qwen 2, design section 6.
+verdict that MMMG asks a judge for. Source: the Qwen vision GRPO guide.
 """
 
 import random

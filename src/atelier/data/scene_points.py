@@ -1,7 +1,7 @@
 """Test points of scenes, as UniGenBench has them: what a prompt asks for, piece by piece.
 
 Every point is a dimension of the benchmark's, what it is about, a yes-or-no question in the words
-of `questions`, and a check by the gold checker. Source: spec deepgen 6, design section 6.
+of `questions`, and a check by the gold checker. Source: DeepGen-RL.
 """
 
 from __future__ import annotations

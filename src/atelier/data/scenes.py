@@ -2,7 +2,7 @@
 
 A scene is coloured shapes in the cells of a 3x3 grid, a word, or both. Everything else derives from
 it: prompt, image (`render`), gold check (`gold`), and later minimal pairs, edits, knowledge graphs
-and test points, which are all differences or views of scenes. Source: design section 6.
+and test points, which are all differences or views of scenes.
 """
 
 import random

@@ -1,7 +1,7 @@
 """Whether a picture shows what a prompt asks for, and if not, why: in the words of the scene world.
 
-The answer that an introspective policy is taught to give about its own drawing. Source: spec janus
-4.1, 4.2.
+The answer that an introspective policy is taught to give about its own drawing. Source: FocusDiff
+and Janus-Pro-R1.
 """
 
 from collections.abc import Mapping

@@ -4,7 +4,7 @@ All are averages over the latent's elements, not sums: a ratio of the Gaussian o
 power of the joint ratio, so a clip range of 1e-4 at D = 65 536 is 6.6 nats of the joint log-ratio.
 Only differences at the same transition matter: what old and new policy share may be left out.
 
-Source: spec flow 1.3 (gaussian_mean, cps_raw), 3.4 (ratio_norm).
+Source: MM-GRPO (gaussian_mean, cps_raw, ratio_norm).
 """
 
 from __future__ import annotations

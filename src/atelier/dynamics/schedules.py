@@ -3,8 +3,8 @@
 Shifts move levels towards noise, where more of an image is decided the larger it is. The model is
 given 1000 sigma as it is; MixGRPO and DanceGRPO truncate that to an integer.
 
-Source: spec flow 0 (SD3, FLUX, Qwen-Image, MixGRPO), 2.4 (compressed tails), spec deepgen 2.9
-(levels to train at).
+Source: MM-GRPO (SD3, FLUX, Qwen-Image, MixGRPO, compressed tails), DeepGen-RL (levels
+to train at).
 """
 
 from __future__ import annotations

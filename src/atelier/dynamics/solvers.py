@@ -1,6 +1,6 @@
 """Deterministic multistep solving, for steps that are not trained. Pure.
 
-Source: spec flow 2.4 (MixGRPO-Flash's tail): DPM-Solver++ 2M, midpoint form, data prediction.
+Source: MM-GRPO (MixGRPO-Flash's tail): DPM-Solver++ 2M, midpoint form, data prediction.
 """
 
 from __future__ import annotations

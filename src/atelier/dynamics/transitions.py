@@ -7,7 +7,7 @@ stored x_next (log_probs.py). The rollout and the replay call the same functions
 1 before the first update. Callers pass float32 tensors; sigmas are Python floats taken from the
 stored schedule, never looked up from a timestep.
 
-Source: spec flow 1.1 (flow_sde, dance_sde, wan_sde), 1.2 (cps); spec deepgen 2.2.
+Source: MM-GRPO (flow_sde, dance_sde, wan_sde, cps), DeepGen-RL.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Step:
 @dataclass(frozen=True)
 class Transition:
     """x_next ~ N(mean, std^2). `kl_std`, the s that KLs are divided by, is the std; of flow_sde its
-    diffusion g, which is the std without sqrt(h) (spec flow 3.3, deepgen 2.5)."""
+    diffusion g, which is the std without sqrt(h)."""
 
     mean: Tensor
     std: float

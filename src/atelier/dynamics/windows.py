@@ -3,13 +3,13 @@
 A window is a function of the configuration, the seed and the training step, so it needs no state in
 a checkpoint and every rank can know every other's. By default all samples of a step share it:
 windows that differ inside a group turn a step's difficulty into reward noise, and a window fixed
-for a whole run trains two steps of ten (spec flow 2.2).
+for a whole run trains two steps of ten.
 
 The last transition is not stochastic unless `include_last` says so: its std is 0 (cps) or so small
-that the log-probability blows up (flow_sde), see spec flow 1.4. No window is empty: where MixGRPO's
+that the log-probability blows up (flow_sde). No window is empty: where MixGRPO's
 would be, it goes back to the start (roll_back) or stays on the last step it may have.
 
-The steps of `fraction` lie anywhere, not side by side (spec deepgen 2.3).
+The steps of `fraction` lie anywhere, not side by side.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def moving_start(config: WindowConfig, low: int, high: int, step: int) -> int:
 
 
 def interval(config: WindowConfig, start: int, last: int) -> int:
-    """Training steps a window stays at `start`, of `last` steps it may reach (spec flow 2.4)."""
+    """Training steps a window stays at `start`, of `last` steps it may reach."""
     longest, shortest = config.steps_per_window, config.fewest_steps_per_window
     if config.strategy == "decay":
         share = start / last

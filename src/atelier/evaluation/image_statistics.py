@@ -1,7 +1,7 @@
 """What a picture looks like, in three numbers that move when a policy hacks its reward.
 
 An OCR-only run was seen to double its dark pixels and lose 60 % of its edges while its score rose;
-others grow fine grids (spec flow 7, items 6 and 7). `monitoring` watches these numbers.
+others grow fine grids. `monitoring` watches these numbers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Files of verdicts, as the tools of UniGenBench write them (spec deepgen 6.3, 6.5).
+"""Files of verdicts, as the tools of UniGenBench write them.
 
 - CSV of DeepGen-RL: index, dup_idx, success, testpoints, scores, raw_output; a line an image. Of
   several data sets, which its tools put into a file each, also dataset_id.

@@ -60,7 +60,7 @@ def table(
         who: whose verdicts, "judge" or "gold".
         samples: resamples of the intervals, over prompts.
         failures: what becomes of images without verdicts: they are left out, as upstream does; or
-            all their points count as not shown, as in DeepGen-RL's tables (spec deepgen 6.3).
+            all their points count as not shown, as in DeepGen-RL's tables.
     """
     failed = [row for row in rows if not is_judged(row, who)]
     if failures == "zeros":

@@ -112,7 +112,7 @@ _KIND = {
 
 
 def _name(config: EvaluationConfig, index: int, prompt: Prompt, number: int) -> str:
-    """A benchmark's own names where it has some (spec janus 7, deepgen 6.3). They know one data
+    """A benchmark's own names where it has some. They know one data
     set, the first; before the names of images of another one stands which it is."""
     which = f"{prompt.dataset_id}_" if prompt.dataset_id else ""
     if config.suite == "paircomp":

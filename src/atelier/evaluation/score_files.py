@@ -1,5 +1,5 @@
 """PairComp's score files: JSON {pair: [{pair_idx, prompt_idx, image_idx, score}, ...]}, four images
-a pair. Source: spec/janus.md 7.
+a pair. Source: FocusDiff and Janus-Pro-R1.
 """
 
 from __future__ import annotations

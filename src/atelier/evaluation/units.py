@@ -19,7 +19,7 @@ from atelier.unigenbench.tallies import MACRO, OVERALL, Tallies, Tally, score, t
 
 Row = Mapping[str, Any]
 
-# A column of scores -> what the means over the images of a pair are called (spec janus 7).
+# A column of scores -> what the means over the images of a pair are called.
 PAIR_SCORES = {"judge": "judge", "strict": "gold"}
 POINT_JUDGES = ("judge", "gold")  # who may have judged test points
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from pathlib import Path
 
 from atelier.errors import CheckpointError
-from atelier.tracking.run_directory import write_json
+from atelier.tracking.run_directory import read_json_object, write_json
 
 MANIFEST = "MANIFEST.json"
 _BLOCK = 1 << 20
@@ -70,14 +69,11 @@ def _listed(directory: Path) -> list[str]:
 
 def _read(directory: Path) -> dict[str, str]:
     path = directory / MANIFEST
-    try:
-        files = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    if not path.exists():
         raise CheckpointError(
             f"{directory}: no {MANIFEST}: not an exported directory, or an incomplete copy"
-        ) from None
-    except ValueError as error:
-        raise CheckpointError(f"{path}: not a manifest: {error!r}") from error
-    if not isinstance(files, dict) or not files:
+        )
+    files = read_json_object(path, CheckpointError)
+    if not files:
         raise CheckpointError(f"{path}: not a manifest: it must map file names to sha256")
     return files

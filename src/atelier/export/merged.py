@@ -15,12 +15,13 @@ import torch
 from safetensors.torch import save_file
 
 from atelier.config.sections.policy import LoraConfig
-from atelier.errors import CheckpointError
+from atelier.errors import CheckpointError, ConfigError
 from atelier.export.base import BaseModel
 from atelier.export.clean_process.digests import lines_digest, tensor_line
 from atelier.export.lora import LoraPair, lora_pairs, lora_update
 from atelier.export.record import WrittenWeights
 from atelier.export.survival import UpdateSurvival
+from atelier.tracking.run_directory import read_json_object
 
 Merge = Callable[[torch.Tensor], torch.Tensor]
 
@@ -126,7 +127,7 @@ def _write_index(base: BaseModel, directory: Path, held: Mapping[str, tuple[Path
     if not source.exists():
         return
     shards = {name: one for name, one in held.items() if one[0].parent == base.weights_folder}
-    index = json.loads(source.read_text(encoding="utf-8"))
+    index = read_json_object(source, ConfigError)
     total = sum(size for _, size in shards.values())
     index["metadata"] = {**index.get("metadata", {}), "total_size": total}
     index["weight_map"] = {name: file.name for name, (file, _) in sorted(shards.items())}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Any, ClassVar
 
 from atelier.errors import ConfigError
 from atelier.export.base import BASE_CARD, CARD, TOP_LEVEL_FILES, BaseModel
+from atelier.tracking.run_directory import read_json_object
 
 MODEL_INDEX = "model_index.json"
 
@@ -67,7 +67,4 @@ class BasePipeline(BaseModel):
             yield from self.directory.glob(pattern)
 
     def _index(self) -> dict[str, Any]:
-        index: dict[str, Any] = json.loads(
-            (self.directory / MODEL_INDEX).read_text(encoding="utf-8")
-        )
-        return index
+        return read_json_object(self.directory / MODEL_INDEX, ConfigError)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
 import os
 from collections.abc import Mapping
 
@@ -19,7 +18,7 @@ from atelier.export.formats import ExportReport, ExportRequest, export_formats
 from atelier.export.manifest import file_sha256
 from atelier.export.progress import saying
 from atelier.export.summary import write_summary
-from atelier.tracking.run_directory import RunDirectory
+from atelier.tracking.run_directory import RunDirectory, read_json_object
 from atelier.training.checkpoint import (
     MANIFEST,
     latest_checkpoint,
@@ -74,7 +73,7 @@ def export_run(
         provenance=Provenance(
             recipe=config.recipe,
             seed=config.train.seed,
-            step=json.loads((checkpoint / "state.json").read_text(encoding="utf-8"))["step"],
+            step=read_json_object(checkpoint / "state.json", CheckpointError)["step"],
             weights=config.export.weights,
             digests={
                 "configuration": stage_digest(config, "export"),

@@ -15,7 +15,7 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
 from typing import Self, TypeVar
 
-from atelier.config.access_tokens import LONGEST_TOKEN, access_token, is_token
+from atelier.config.access_tokens import token_of
 from atelier.config.sections.judge import JudgeConfig
 from atelier.errors import ConfigError, Stopped
 from atelier.event_loop import Closed, EventLoop, Forked
@@ -305,22 +305,3 @@ async def _all_ended(several: Iterable[Awaitable[_Made]]) -> list[_Made]:
         if isinstance(one, BaseException):
             raise one
     return [one for one in ended if not isinstance(one, BaseException)]
-
-
-def token_of(name: str | None, key: str) -> str | None:
-    """The token in a variable of the environment.
-
-    Raises:
-        ConfigError: it is not there, or nothing that a header can carry. Its value is not named.
-    """
-    if name is None:
-        return None
-    token = access_token(name)
-    if token is None:
-        raise ConfigError(f"{key}.token_env: {name} is not set in the environment, or is empty")
-    if not is_token(token) or " " in token:
-        raise ConfigError(
-            f"{key}.token_env: what {name} holds is no token: one word of printable ASCII "
-            f"characters, at most {LONGEST_TOKEN}"
-        )
-    return token

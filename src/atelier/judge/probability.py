@@ -14,7 +14,7 @@ def read_yes(reply: Reply, minimum_mass: float = 0.01) -> Parsed[float] | Failur
     """p_yes / (p_yes + p_no) in [0, 1], over all casings and leading spaces of either word.
 
     A word that is not among the likeliest tokens has at most what they leave, and counts as 0. A
-    reply cut off after the first token is read: nothing else of it is needed (spec janus 6).
+    reply cut off after the first token is read: nothing else of it is needed.
 
     Args:
         minimum_mass: least p_yes + p_no. A judge that begins with something else did not answer,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import httpx
 
-from atelier.judge.client import token_of
+from atelier.config.access_tokens import token_of
 from atelier.judge.transport import trusted
 from atelier.legible import legible
 

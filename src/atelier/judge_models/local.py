@@ -1,7 +1,7 @@
 """A judge in this process: any vision-language model that transformers loads, asked yes or no.
 
 P(yes) is read from the distribution of the first token of the answer: the probability of yes over
-that of yes and no, casings and a leading space merged (spec janus 6).
+that of yes and no, casings and a leading space merged.
 """
 
 from __future__ import annotations

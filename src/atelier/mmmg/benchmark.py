@@ -1,4 +1,4 @@
-"""What is known of the published benchmark: its tiers, disciplines and counts (spec qwen 2.1)."""
+"""What is known of the published benchmark: its tiers, disciplines and counts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much of the true graph a picture shows: two fidelities in [0, 1] (spec qwen 2.4).
+"""How much of the true graph a picture shows: two fidelities in [0, 1].
 
 `official` is what leaderboards report: 1 less an edit distance that networkx guesses greedily,
 without looking at names. The guess is an upper bound of the distance, depends on the order of the

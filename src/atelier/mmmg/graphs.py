@@ -1,6 +1,6 @@
 """Graphs of what a picture should show and of what it does, by the published rules.
 
-Source: spec qwen 2.3.
+Source: the Qwen vision GRPO guide.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Dependencies of a knowledge graph as MMMG writes them: "Causes(Change(cell wall), sun)".
 
-Read exactly as the published scorer reads them, oddities included. Source: spec qwen 2.3.
+Read exactly as the published scorer reads them, oddities included. Source: the Qwen vision GRPO
+guide.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """How many regions a picture has: things, and lines of text, by the published rules.
 
 Whoever finds things and reads text, these rules put the two together. A box is left, top, right,
-bottom in pixels. Source: spec qwen 2.4.
+bottom in pixels. Source: the Qwen vision GRPO guide.
 """
 
 from __future__ import annotations

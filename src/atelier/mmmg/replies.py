@@ -1,4 +1,4 @@
-"""What a judge said of a picture, as verdicts: a key's yes or no (spec qwen 2.2).
+"""What a judge said of a picture, as verdicts: a key's yes or no.
 
 `published` reads a reply as the benchmark's own scorer does, for numbers that compare with its
 leaderboard: a key without a line is a no, and so is every key of a reply that has no line at all.

@@ -1,5 +1,4 @@
-"""What a judge is asked about a picture: all at once, or part by part (Atelier's words; spec qwen
-2.2)."""
+"""What a judge is asked about a picture: all at once, or part by part (Atelier's words)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """What a picture scores: how much of the knowledge it shows, times how readable it is.
 
-Source: spec qwen 2.4.
+Source: the Qwen vision GRPO guide.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tables of scores over tiers and disciplines, as the leaderboard has them (spec qwen 2.4)."""
+"""Tables of scores over tiers and disciplines, as the leaderboard has them."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def check_evaluations(
 def proxy_against_gold(
     history: Sequence[Metrics], limits: Limits = DEFAULT_LIMITS, proxy: str = "similarity"
 ) -> Verdict:
-    """The trained-on metric rises while the exact one falls from its best (design section 1)."""
+    """The trained-on metric rises while the exact one falls from its best."""
     check = "proxy_against_gold"
     pairs = [(_mean(one, proxy), _mean(one, "gold")) for one in history]
     known = [(p, g) for p, g in pairs if p is not None and g is not None]
@@ -45,7 +45,7 @@ def proxy_against_gold(
 def image_drift(
     history: Sequence[Metrics], name: str, warn: float, stop: float, relative: bool = False
 ) -> Verdict:
-    """How far an image statistic has moved from the first evaluation (spec flow 7, items 6, 7).
+    """How far an image statistic has moved from the first evaluation.
 
     A large change stops the run only where gold has not risen with it: sharper letters move the
     edge density too.

@@ -65,7 +65,7 @@ def zero_variance_groups(records: Sequence[Record], limits: Limits = DEFAULT_LIM
 
 
 def gradient_norm(records: Sequence[Record], limits: Limits = DEFAULT_LIMITS) -> Verdict:
-    """The last gradient norm against the median before it (spec flow 7, item 8)."""
+    """The last gradient norm against the median before it."""
     check, values = "gradient_norm", _series(records, "grad_norm")
     if len(values) <= limits.window:
         return Verdict("ok", check, "too few steps to compare")
@@ -82,8 +82,8 @@ def gradient_norm(records: Sequence[Record], limits: Limits = DEFAULT_LIMITS) ->
 
 
 def clean_latents(records: Sequence[Record], limits: Limits = DEFAULT_LIMITS) -> Verdict:
-    """The size of finished latents against the start: DiffusionNFT's brightness can run away
-    (spec flow 7). Other algorithms do not say it."""
+    """The size of finished latents against the start: DiffusionNFT's brightness can run
+    away. Other algorithms do not say it."""
     check, values = "clean_latents", _series(records, "nft/clean_rms")
     if len(values) < 2 * limits.window:
         return Verdict("ok", check, "too few steps to compare")

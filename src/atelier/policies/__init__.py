@@ -1,1 +1,1 @@
-"""Policies: one folder a model family, with its tiny builder beside it (design section 2)."""
+"""Policies: one folder a model family, with its tiny builder beside it."""

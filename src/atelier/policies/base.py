@@ -283,3 +283,7 @@ class Policy(Protocol):
     def prepare_reference(self) -> None:
         """Keep what the policy is now as the reference; called before anything is loaded."""
         ...
+
+    def close(self) -> None:
+        """End the threads it has, if any; called by who loaded it, when it makes nothing more."""
+        ...

@@ -1,1 +1,1 @@
-"""Starting and stopping the programs a run needs, so that none outlives it (design section 5)."""
+"""Starting and stopping the programs a run needs, so that none outlives it."""

@@ -1,6 +1,6 @@
 """One program under a guard, its output in a file, stopped with all its descendants.
 
-Files and not pipes: a pipe breaks with its reader and blocks its writer (spec platform 4).
+Files and not pipes: a pipe breaks with its reader and blocks its writer.
 """
 
 from __future__ import annotations

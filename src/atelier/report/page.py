@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -226,4 +225,4 @@ def _versions() -> dict[str, str]:
 
 def _export(run: RunDirectory) -> dict[str, Any]:
     path = run.export / "summary.json"
-    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
+    return read_json_object(path) if path.exists() else {}

@@ -1,7 +1,7 @@
 """What a reward is: a batch of images in, one score or one typed absence an image out.
 
 A score that could not be had is `Missing`, never a number: an outage must not look like a bad
-image (design section 3). A batch carries group ids and, where the task has them, source images
+image. A batch carries group ids and, where the task has them, source images
 (editing) and partner images (paired prompts), so that group-wise and relative rewards need no
 second protocol.
 """

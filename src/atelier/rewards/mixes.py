@@ -1,4 +1,4 @@
-"""Which rewards count for an image: those that its data set names (spec deepgen 4.1, 4.2).
+"""Which rewards count for an image: those that its data set names.
 
 A prompt's metadata may hold the mix of its data set, {"rewards": {name: weight}}. A reward that the
 mix names counts with the mix's weight; one that it does not name, or with 0, is not asked at all.

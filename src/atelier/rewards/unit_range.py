@@ -1,6 +1,6 @@
 """Whether a sum of rewards lies between 0 and 1, by what each says of its scores.
 
-Introspective GRPO rewards an answer by 1 - |reward - answer| (spec janus 4), which means something
+Introspective GRPO rewards an answer by 1 - |reward - answer|, which means something
 only there.
 """
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -114,7 +114,8 @@ def _policy(config: RunConfig, prompts: Sequence[str]) -> Iterator[Policy]:
         # are not shared out among threads that wait for each other.
         torch.set_num_threads(config.launch.threads_of_a_rank)
         try:
-            yield load_policy(config, world.device, prompts=prompts)
+            with closing(load_policy(config, world.device, prompts=prompts)) as policy:
+                yield policy
         finally:
             if world.device.type == "cuda":
                 torch.cuda.empty_cache()

@@ -28,6 +28,7 @@ from atelier.tracking.run_directory import (
     read_run_file,
     write_json,
 )
+from atelier.tracking.run_file import changing_run_file, note_in_run_file
 
 _opened: list[RunDirectory] = []
 
@@ -62,28 +63,39 @@ def write_run(
         warnings: the plan's; None keeps what stands there.
         variables: of a guide, that values were taken from, beside those that stand there.
     """
-    before = read_run(run) if run.run_file.exists() else {}
+    git = _git()
+    with changing_run_file(run):
+        before = read_run(run) if run.run_file.exists() else {}
+        value = _described(before, config, git)
+        value |= {
+            "id": before.get("id") or flow_run_id or str(uuid.uuid4()),
+            "flow_run_id": flow_run_id or before.get("flow_run_id"),
+            "overrides": list(before.get("overrides", []) if overrides is None else overrides),
+            "variables": joined(before.get("variables", {}), variables or {}),
+            "warnings": list(before.get("warnings", []) if warnings is None else warnings),
+        }
+        write_json(run.run_file, value)
+    return value
+
+
+def _described(
+    before: Mapping[str, Any], config: RunConfig, git: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What follows from the configuration and the code, and what stands there of the run."""
     digests = {stage: stage_digest(config, stage) for stage in STAGES}
     same_data = before.get("digests", {}).get("prepare") == digests["prepare"]
-    value = {
+    return {
         "format": FORMAT,
-        "id": before.get("id") or flow_run_id or str(uuid.uuid4()),
-        "flow_run_id": flow_run_id or before.get("flow_run_id"),
         "mlflow_run_id": before.get("mlflow_run_id"),
         "created": before.get("created") or datetime.now(UTC).isoformat(timespec="seconds"),
         "recipe": config.recipe,
-        "overrides": list(before.get("overrides", []) if overrides is None else overrides),
-        "variables": joined(before.get("variables", {}), variables or {}),
         "run_name": config.tracking.run_name
         or f"{config.recipe or 'run'} seed {config.train.seed}",
         "seed": config.train.seed,
-        "warnings": list(before.get("warnings", []) if warnings is None else warnings),
         "digests": digests,
         "data": before.get("data") if same_data else None,
-        "git": _git(),
+        "git": git,
     }
-    write_json(run.run_file, value)
-    return value
 
 
 def write_data(run: RunDirectory, md5: Mapping[str, str], dvc: str | None) -> None:
@@ -93,7 +105,7 @@ def write_data(run: RunDirectory, md5: Mapping[str, str], dvc: str | None) -> No
         md5: by file name, as DVC hashes.
         dvc: the .dvc file that tracks them, relative to the repository.
     """
-    write_json(run.run_file, read_run(run) | {"data": {"md5": dict(md5), "dvc": dvc}})
+    note_in_run_file(run, data={"md5": dict(md5), "dvc": dvc})
 
 
 def ensure_run(run: RunDirectory, config: RunConfig) -> None:

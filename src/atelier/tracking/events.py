@@ -3,7 +3,8 @@
 Within one life of a trainer the files only grow. A checkpoint stores their lengths, and a resume
 cuts them back to it, so a killed and resumed run leaves the same lines as an undisturbed
 one, but for what measures the machine (time/, memory/) and what a life says of its own beginning
-(the events resumed and replay_gate).
+(the events resumed and replay_gate). Checkpoints are written in the background: the event of one
+stands where it was whole, among those of the steps that were trained meanwhile.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import errno
 import json
 import math
 import os
+import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,12 +22,13 @@ from atelier.errors import DataError
 
 
 class JsonLines:
-    """One JSON-lines file, opened for appending."""
+    """One JSON-lines file, opened for appending, by any thread."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = path.open("ab", buffering=0)
+        self._one_by_one = threading.Lock()
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Write one record and hand it to the operating system at once.
@@ -35,6 +38,10 @@ class JsonLines:
         """
         text = json.dumps(_finite(dict(record)), separators=(",", ":"), allow_nan=False)
         line = text.encode() + b"\n"
+        with self._one_by_one:  # or cutting back would take another thread's line
+            self._write(line)
+
+    def _write(self, line: bytes) -> None:
         before = self._file.seek(0, os.SEEK_END)
         try:
             written = self._file.write(line)

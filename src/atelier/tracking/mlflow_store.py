@@ -45,8 +45,7 @@ def shown_uri(uri: str) -> str:
 
 
 def creation_lock(path: Path) -> Path:
-    """Held while a SQLite store is created: by several processes at once, all but one fail (spec
-    platform 11)."""
+    """Held while a SQLite store is created: by several processes at once, all but one fail."""
     return path.with_suffix(".lock")
 
 

@@ -1,4 +1,4 @@
-"""Where everything of a run lies (design section 4). One folder a stage, one writer a folder."""
+"""Where everything of a run lies. One folder a stage, one writer a folder."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from atelier.errors import DataError
+from atelier.errors import AtelierError, DataError
 from atelier.legible import legible
 
 FORMAT = 1  # of a run directory; in run.json, to be raised when an older Atelier would misread it
@@ -139,18 +139,21 @@ def write_json(path: Path, value: Any) -> None:
     write_text_atomically(path, json.dumps(value, indent=2, sort_keys=True) + "\n")
 
 
-def read_json_object(path: Path) -> dict[str, Any]:
-    """Read what `write_json` wrote.
+def read_json_object(path: Path, error: type[AtelierError] = DataError) -> dict[str, Any]:
+    """The JSON object that a file holds, be it what `write_json` wrote or a model's.
+
+    Args:
+        error: what is raised, by what a damaged file is to whoever reads it.
 
     Raises:
-        DataError: the file is missing, is not JSON, or holds something other than an object.
+        AtelierError: the file is missing, is not JSON, or holds something other than an object.
     """
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise DataError(f"{path}: cannot be read as JSON: {error}") from error
+    except (OSError, ValueError, RecursionError) as reason:
+        raise error(f"{path}: cannot be read as JSON: {reason}") from reason
     if not isinstance(value, dict):
-        raise DataError(f"{path}: a JSON object expected, not {type(value).__name__}")
+        raise error(f"{path}: expected a JSON object, found a {type(value).__name__}")
     return value
 
 

@@ -104,7 +104,7 @@ def _pairs(groups: Sequence[Prompt]) -> list[int | None]:
 
 
 def _shows_truth(config: RunConfig, step: int, pair: int, round: int) -> bool:
-    """Whether a pair's ground truth takes part: less and less often (spec janus 3)."""
+    """Whether a pair's ground truth takes part: less and less often."""
     settings, train = config.algorithm.ground_truth, config.train
     if not settings.enabled:
         return False

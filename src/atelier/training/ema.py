@@ -1,4 +1,4 @@
-"""Exponential moving average of the trained parameters (spec flow 3.6)."""
+"""Exponential moving average of the trained parameters."""
 
 from __future__ import annotations
 
@@ -55,6 +55,11 @@ class Ema:
         average = self.weights  # before more is copied
         arriving = {name: Arriving(value.detach()) for name, value in weights.items()}
         self._moving = self._thread.submit(_move_to, average, arriving, decay)
+
+    def close(self) -> None:
+        """End the thread, when what it does is done."""
+        if self._thread is not None:
+            self._thread.shutdown()
 
 
 def _move_to(average: Mapping[str, Tensor], arriving: Mapping[str, Arriving], decay: float) -> None:

@@ -136,6 +136,10 @@ class Collector:
     def _send(self, rollouts: Sequence[Rollout]) -> Submission:
         return self.rewards.submit(ScoreBatch.joined([score_batch(one) for one in rollouts]))
 
+    def close(self) -> None:
+        """End the thread that sends; images that wait are not sent any more."""
+        self.sending.shutdown(cancel_futures=True)
+
     def collect(self, flight: InFlight, watch: Stopwatch) -> Experience:
         """Wait for the scores. Collective.
 

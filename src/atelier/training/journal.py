@@ -9,6 +9,7 @@ from typing import Any, TextIO
 
 from atelier.tracking.events import JsonLines
 from atelier.tracking.run_directory import RunDirectory
+from atelier.training.checkpoint import LoopState, checkpoint_name
 from atelier.training.distributed import World
 
 DRIFTS = (("ratio/mean_abs_dev", "|ratio-1|"), ("nft/velocity_gap", "drift"))
@@ -45,6 +46,10 @@ class Journal:
         if self._main:
             self._events.append({"event": name, "step": step, **facts})
 
+    def saved(self, step: int) -> None:
+        """Say that the checkpoint of a step is there, whole and proven."""
+        self.event("checkpoint", step, folder=checkpoint_name(step))
+
     def say(self, line: str) -> None:
         if self._main:
             self._console.write(line + "\n")
@@ -55,10 +60,16 @@ class Journal:
         return (self._metrics.offset(), self._events.offset()) if self._main else (0, 0)
 
     def cut_back(self, metrics: int, events: int) -> None:
-        """Forget what was written after a checkpoint."""
+        """Forget what was written after these lengths."""
         if self._main:
             self._metrics.cut_back(metrics)
             self._events.cut_back(events)
+
+    def go_on_from(self, state: LoopState) -> None:
+        """Forget what was written after a checkpoint, and say that it is there: its own event came
+        after it was whole, and so behind the offsets that it holds."""
+        self.cut_back(state.metrics_offset, state.events_offset)
+        self.saved(state.step)
 
     def close(self) -> None:
         if self._main:

@@ -2,7 +2,7 @@
 
 A segment is a mean over its kept samples, and the loss the mean of the segments. Counts are of all
 ranks, so that ranks with fewer kept samples count less and an update is the same for any number of
-ranks. Source: spec janus 2, 4.3; spec qwen 4.1.
+ranks. Source: FocusDiff and Janus-Pro-R1, the Qwen vision GRPO guide.
 
 Of an update with N kept samples, an action of the sample i with T_i trained ones weighs
 

@@ -22,7 +22,6 @@ from atelier.training.checkpoint import (
     LoopState,
     all_checkpoints,
     check_reload,
-    checkpoint_name,
     load_checkpoint,
     prune_checkpoints,
     require_copies,
@@ -139,6 +138,11 @@ class Session:
         # Not after an error: putting weights is collective, and other ranks would not take part.
         engine.put_weights(trained)
 
+    def close(self) -> None:
+        """End the threads of what is kept beside training. `saving` ends its own."""
+        if self.ema is not None:
+            self.ema.close()
+
     def save(
         self, engine: Engine, policy: Policy, ahead: Experience | None, journal: Journal
     ) -> None:
@@ -159,8 +163,6 @@ class Session:
         in_flight = None if ahead is None else self._write_ahead(folder, ahead, policy)
         if not writes:
             return
-        # Before the offsets, or a resume from this very checkpoint would cut it off.
-        journal.event("checkpoint", self.step, folder=checkpoint_name(self.step))
         metrics_offset, events_offset = journal.offsets()
         state = LoopState(self.step, self.updates, self._digest, metrics_offset, events_offset)
         ema = copies(self.ema.weights) if self.ema else None
@@ -169,10 +171,12 @@ class Session:
         checkpoint = Checkpoint(state, weights, ema, optimizer, states, in_flight, behaviour)
         if self._fresh is None:
             self._fresh = policy.fresh_module()
-        self.saving.begin(partial(self._write, folder, checkpoint, self._fresh))
+        self.saving.begin(partial(self._write, checkpoint, self._fresh, journal))
 
-    def _write(self, folder: Path, checkpoint: Checkpoint, fresh: nn.Module) -> None:
-        """Write it, and prove that it loads into a fresh module; then older ones may go."""
+    def _write(self, checkpoint: Checkpoint, fresh: nn.Module, journal: Journal) -> None:
+        """Write it, and prove that it loads into a fresh module; then it is announced, and older
+        ones may go."""
+        folder = journal.run.checkpoints
         saved = save_checkpoint(folder, checkpoint)
         try:
             check_reload(saved, fresh, checkpoint.weights)
@@ -180,6 +184,7 @@ class Session:
             shutil.rmtree(saved)  # a resumed run would take it up
             raise
         fresh.to("meta")  # without values again
+        journal.saved(checkpoint.state.step)
         prune_checkpoints(folder, self._config.train.keep_checkpoints)
 
     def _write_ahead(self, folder: Path, ahead: Experience, policy: Policy) -> Path:

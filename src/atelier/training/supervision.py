@@ -1,4 +1,4 @@
-"""Learning from captioned pictures beside the rewards (train.sft; spec deepgen 2.9).
+"""Learning from captioned pictures beside the rewards (train.sft).
 
 Which pictures an update has, and all that is drawn for them, follows from the run's seed, the step
 and the update, so a resumed run needs no state. Micro-batches never depend on the world size.

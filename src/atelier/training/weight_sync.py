@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from atelier.config.access_tokens import token_of
 from atelier.config.placement import SAMPLER
 from atelier.config.schema import RunConfig
 from atelier.config.sections.sampler import SamplerConfig
 from atelier.errors import AtelierError, ConfigError
-from atelier.judge.client import token_of
 from atelier.policies.base import Policy
 from atelier.policies.registry import served_sampler
 from atelier.rewards.service.protocol import MANAGED_TOKEN_VARIABLE

@@ -25,6 +25,7 @@ from atelier.policies.base import LearnsFromPictures, Policy
 from atelier.policies.registry import load_policy
 from atelier.processes.locks import hold
 from atelier.rewards.registry import build
+from atelier.rewards.reward_set import RewardSet
 from atelier.rewards.scorers.judges import Tracing
 from atelier.rewards.service_file import read_urls
 from atelier.rewards.unit_range import require_unit_range
@@ -82,52 +83,80 @@ def _train(config: RunConfig, run: RunDirectory, sides: Sides, around: Around) -
     contents = [content_digest(one) for one in (train_prompts, pictures) if one is not None]
     identity = digest([stage_digest(config, "train"), *contents])
     texts = [one.text for one in (*train_prompts, *heldout_prompts, *(pictures or ()))]
-    policy = load_policy(config, world.device, world.rank, texts)
-    algorithm = make_algorithm(config)
-    if algorithm.needs_reference and config.algorithm.kl not in policy.kl_forms:
-        raise PlanError(f"algorithm.kl: {config.algorithm.kl} is not defined for this policy")
-    supervision = None if pictures is None else _supervision(config, pictures, policy, peers)
-    journal = Journal(run, world)
-    kept = kept_copies(config)
-    checkpoint = shared_checkpoint(run.checkpoints, identity, journal, kept, world)
-    session = Session(config, identity, peers)
-    learner = None
-    if sides.trains:
-        engine = _start(config, policy, algorithm, session, checkpoint, peers)
-        learner = Learner(config, policy, algorithm, engine, session, journal, peers, supervision)
+    with (
+        closing(load_policy(config, world.device, world.rank, texts)) as policy,
+        closing(Journal(run, world)) as journal,
+        closing(Session(config, identity, peers)) as session,
+    ):
+        algorithm = make_algorithm(config)
+        if algorithm.needs_reference and config.algorithm.kl not in policy.kl_forms:
+            raise PlanError(f"algorithm.kl: {config.algorithm.kl} is not defined for this policy")
+        supervision = None if pictures is None else _supervision(config, pictures, policy, peers)
+        kept = kept_copies(config)
+        checkpoint = shared_checkpoint(run.checkpoints, identity, journal, kept, world)
+        learner = None
+        if sides.trains:
+            engine = _start(config, policy, algorithm, session, checkpoint, peers)
+            learner = Learner(
+                config, policy, algorithm, engine, session, journal, peers, supervision
+            )
+        _say_where_it_begins(config, session, journal, checkpoint, world)
+        with (
+            judge_tracing(config, run, peers) as tracing,
+            build(
+                config.rewards,
+                config.judges,
+                read_urls(run.train),
+                tracing,
+                run.train / judge_usage.NAME,
+            ) as rewards,
+            _syncing(config, run, learner, peers) as sync,
+        ):
+            _prove(config, run, rewards, train_prompts, sides)
+            sampling = (
+                partial(session.behaviour_weights, learner.engine) if learner else nullcontext
+            )
+            made = config, policy, rewards, peers, train_prompts, sampling, sync
+            with closing(Collector(*made)) as collector:
+                link = Apart(sides, collector, sampling) if sides.apart else Link()
+                parts = collector, learner, session, journal, world, heldout_prompts
+                Trainer(config, *parts, around, link).run()
+
+
+def _say_where_it_begins(
+    config: RunConfig,
+    session: Session,
+    journal: Journal,
+    checkpoint: Checkpoint | None,
+    world: World,
+) -> None:
     if checkpoint is not None:
         session.step = checkpoint.state.step
-        journal.cut_back(checkpoint.state.metrics_offset, checkpoint.state.events_offset)
+        journal.go_on_from(checkpoint.state)
         journal.event("resumed", session.step)
         journal.say(f"resumed after step {session.step}")
     else:
         torch.manual_seed(config.train.seed)
         journal.cut_back(0, 0)
         journal.event("started", 0, ranks=world.size, device=world.device.type)
-    with (
-        judge_tracing(config, run, peers) as tracing,
-        build(
-            config.rewards,
-            config.judges,
-            read_urls(run.train),
-            tracing,
-            run.train / judge_usage.NAME,
-        ) as rewards,
-        _syncing(config, run, learner, peers) as sync,
-    ):
-        if config.rollout.kind == "introspect":
-            require_unit_range(rewards, config.rewards.custom)
-        rewards.require_mixes(one.metadata for one in train_prompts)
-        with world.failing_together():
-            proven = rewards.preflight() if sides.samples else {}
-        if sides.asks_first:
-            write_json(run.train / "rewards.json", _scorers(proven, rewards.weights))
-        sampling = partial(session.behaviour_weights, learner.engine) if learner else nullcontext
-        collector = Collector(config, policy, rewards, peers, train_prompts, sampling, sync)
-        link = Apart(sides, collector, sampling) if sides.apart else Link()
-        parts = collector, learner, session, journal, world, heldout_prompts
-        Trainer(config, *parts, around, link).run()
-    journal.close()
+
+
+def _prove(
+    config: RunConfig,
+    run: RunDirectory,
+    rewards: RewardSet,
+    train_prompts: PromptSet,
+    sides: Sides,
+) -> None:
+    """Ask every reward for what it is known to say, before any image is made; write down who
+    scores."""
+    if config.rollout.kind == "introspect":
+        require_unit_range(rewards, config.rewards.custom)
+    rewards.require_mixes(one.metadata for one in train_prompts)
+    with sides.everyone.failing_together():
+        proven = rewards.preflight() if sides.samples else {}
+    if sides.asks_first:
+        write_json(run.train / "rewards.json", _scorers(proven, rewards.weights))
 
 
 def _start(

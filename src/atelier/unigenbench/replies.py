@@ -1,4 +1,4 @@
-"""What a judge said of an image's test points, as a verdict of each (spec deepgen 6.3).
+"""What a judge said of an image's test points, as a verdict of each.
 
 Ways to write a list are many and all are read; what is in it is not guessed at. A list of verdicts
 that is not as long as the points, or another order of them, would put verdicts on wrong points.

@@ -1,5 +1,7 @@
-"""What a judge is asked about all test points of an image at once (Atelier's words; spec deepgen
-6.3). The form of the answer is the one that the published evaluation models were taught."""
+"""What a judge is asked about all test points of an image at once (Atelier's words).
+
+The form of the answer is the one that the published evaluation models were taught.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shares of test points: of each dimension, and over all, by two conventions (spec deepgen 6.4).
+"""Shares of test points: of each dimension, and over all, by two conventions.
 
 OVERALL pools all points (micro: points count alike, so frequent dimensions count more); MACRO is
 the unweighted mean of the primary dimensions' shares. A primary pools the points of its parts.

@@ -1,7 +1,7 @@
 """What test points are about: ten primary dimensions, 27 sub-dimensions, each in two languages.
 
 A name is "Primary - Sub" in English and "甲-乙" in Chinese, or the primary's alone where that has
-no parts. Definitions are Atelier's words. Source: spec deepgen 6.2.
+no parts. Definitions are Atelier's words. Source: DeepGen-RL.
 """
 
 from __future__ import annotations

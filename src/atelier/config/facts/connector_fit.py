@@ -1,5 +1,7 @@
-"""Whether DeepGen's connector translates from a language model to a transformer (spec deepgen 1.4,
-1.5): what the parts of a model say of themselves, and no weight."""
+"""Whether DeepGen's connector translates from a language model to a transformer.
+
+By what the parts of a model say of themselves, and no weight.
+"""
 
 from __future__ import annotations
 

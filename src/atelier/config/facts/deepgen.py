@@ -1,6 +1,6 @@
 """What the files of a DeepGen model say about its size.
 
-Source: spec deepgen 1, 7.5.
+Source: DeepGen-RL.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from atelier.errors import ConfigError
+from atelier.tracking.run_directory import read_json_object
 
 _BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I8": 1, "U8": 1}
 _LENGTH = 8  # bytes that say how long the header is
@@ -93,10 +94,4 @@ def _stored(entry: Any) -> Stored:
 
 def read_json(file: Path) -> dict[str, Any]:
     """The object a file holds. Raises ConfigError naming the file."""
-    try:
-        value = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise ConfigError(f"{file}: cannot be read as JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise ConfigError(f"{file}: expected a JSON object")
-    return value
+    return read_json_object(file, ConfigError)

@@ -1,7 +1,7 @@
 """What the files of a Janus model say about its size.
 
 All but the layout is read from the shapes of tensors: a config.json leaves out what is the default
-of its class. What it does say has to agree with them. Source: spec janus 1.1, 12.
+of its class. What it does say has to agree with them. Source: FocusDiff and Janus-Pro-R1.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def janus_facts(tensors: Tensors, images: ImageParts, config: RunConfig, where: 
     linear = modules(_strictly_inside(own))
     return JanusFacts(
         parameters=count(own),
-        # Nothing but answers gives the text head a gradient (spec janus 2).
+        # Nothing but answers gives the text head a gradient.
         untrained_parameters=0 if judges else count(head),
         adapter_parameters=adapter_parameters(linear, config.policy.lora),
         unknown_targets=unknown_targets(linear, config.policy.lora),

@@ -1,4 +1,4 @@
-"""Sizes of the published Janus-Pro models (spec janus 1.1), in the layout of transformers.
+"""Sizes of the published Janus-Pro models, in the layout of transformers.
 
 Their tensors are listed here, and counted by the code that counts those of files;
 tests/unit/test_config_known_models.py holds them against the real classes.

@@ -1,4 +1,4 @@
-"""Sizes of the published Qwen-Image pipelines (spec qwen 1.1, 1.4).
+"""Sizes of the published Qwen-Image pipelines.
 
 Text to image and edits have parts of the same sizes. The language model's tensors are listed here
 and counted by the code that counts those of files; tests/unit/test_qwen_known.py holds all of it

@@ -1,6 +1,6 @@
 """What the files of a Qwen-Image pipeline say: whether it is one, and how large its parts are.
 
-Source: spec qwen 1.4, 10.
+Source: the Qwen vision GRPO guide.
 """
 
 from __future__ import annotations

@@ -16,8 +16,9 @@ gradients lie in main memory. Moving averages do, where they are not an adapter'
 checkpoint is written from.
 
 Of ranks that only sample (launch.rollout_processes) nothing is trained: they hold base and adapter,
-and what the family holds, and go through no phase but those of prompts and of the rollout. Neither
-side holds more than one step's experience; ranks that do both hold two, one step off.
+and what the family holds, and go through no phase but those of prompts, of the rollout and of
+held-out images. Neither side holds more than one step's experience; ranks that do both hold two,
+one step off.
 
 32-bit weights under autocast are cast to 16 bit, and a backward pass keeps the copies. It is an
 estimate to choose a machine by: the CUDA context and what the allocator cannot use come on top.
@@ -45,6 +46,8 @@ from atelier.config.memory.parts import (
 from atelier.config.memory.qwen import qwen_memory
 from atelier.config.memory.sd3 import sd3_memory
 from atelier.config.schema import RunConfig
+
+SAMPLING = frozenset({"prompts", "rollout", "evaluation"})  # phases in which nothing is learned
 
 
 @dataclass(frozen=True)
@@ -102,7 +105,8 @@ def estimate_sampling(config: RunConfig, facts: Facts, images: int, actions: int
     """The same of a rank that only samples `images` of a step."""
     own = _own(config, facts, images, actions, 1)
     held = {**weights(config, facts, 1), "reference": 0, **own.held}
-    return Memory(held, {name: own.phases[name] for name in ("prompts", "rollout")}, host={})
+    phases = {name: one for name, one in own.phases.items() if name in SAMPLING}
+    return Memory(held, phases, host={})
 
 
 def _own(config: RunConfig, facts: Facts, images: int, actions: int, ranks: int) -> Own:

@@ -2,6 +2,7 @@
 
     rollout   keys and values of every row, and reading the rows' contexts; or, once they are freed,
               the image tokenizer
+    evaluation   the same of held-out images, where some are made while training
     replay    one segment of a micro-batch with gradients, the longest
 
     vision tower      in policy.base_dtype (float32 where everything is trained)
@@ -15,11 +16,12 @@ yet.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 
 from atelier.config.facts.janus import JanusFacts
 from atelier.config.memory.llama import LanguageModel
-from atelier.config.memory.parts import Own
+from atelier.config.memory.parts import Own, Together, made_together
 from atelier.config.memory.replay import language_copies, largest, replays
 from atelier.config.memory.sequences import longest_sequences
 from atelier.config.schema import RunConfig
@@ -34,16 +36,25 @@ _SAMPLED_BYTES = 48  # a logit that is drawn from: guided in float32, summed up 
 def janus_memory(config: RunConfig, facts: JanusFacts, images: int, actions: int) -> Own:
     """See the module. `images` are the samples whose experience is kept."""
     model = LanguageModel.of(config.policy, facts)
-    rows = longest_sequences(config, facts, config.rollout.tokens.log_prob != "conditional")
+    phases = made_together(config)
+    learned = phases["rollout"]
+    if config.rollout.tokens.log_prob == "conditional":
+        learned = replace(learned, guided=False)
+    rows = longest_sequences(config, facts, learned)
     return Own(
         held={
             "vision tower": facts.images.vision_parameters * model.held,
             "image tokenizer": facts.images.tokenizer_parameters * 4,
             "experience": images * _experience(config, facts, actions, model.held),
-            **_compiled(config, facts, model),
+            **_compiled(config, facts, model, phases.values()),
         },
         phases={
-            "rollout": largest(*_samplings(config, facts, model), _coding(config, facts)),
+            **{
+                phase: largest(
+                    *_samplings(config, facts, model, one), _coding(config, facts, one.images)
+                )
+                for phase, one in phases.items()
+            },
             "replay": largest(*replays(rows, config, facts)),
         },
     )
@@ -76,11 +87,13 @@ def _experience(config: RunConfig, facts: JanusFacts, actions: int, held: int) -
     return 12 * actions + seen
 
 
-def _compiled(config: RunConfig, facts: JanusFacts, model: LanguageModel) -> dict[str, int]:
-    """Keys and values of decoders that are compiled: they wait for the next rollout."""
+def _compiled(
+    config: RunConfig, facts: JanusFacts, model: LanguageModel, made: Iterable[Together]
+) -> dict[str, int]:
+    """Keys and values of decoders that are compiled: one a shape, which waits for the next rows."""
     if config.rollout.tokens.execution != "compile":
         return {}
-    drawn = longest_sequences(config, facts, guided=True)
+    drawn = {one for together in made for one in longest_sequences(config, facts, together)}
     kept = sum(model.keys_and_values(one.tokens, growing=False) for one in drawn)
     return {"keys and values": kept}
 
@@ -89,14 +102,14 @@ def _compiled(config: RunConfig, facts: JanusFacts, model: LanguageModel) -> dic
 
 
 def _samplings(
-    config: RunConfig, facts: JanusFacts, model: LanguageModel
+    config: RunConfig, facts: JanusFacts, model: LanguageModel, together: Together
 ) -> Iterator[Mapping[str, int]]:
     """Reading the contexts, and drawing the last token. Decoders that are compiled hold their keys
     and values in any case."""
     execution = config.rollout.tokens.execution
     grows = execution == "dynamic"
     copied = language_copies(config, facts, all_of_them=not model.adapted)
-    for one in longest_sequences(config, facts, guided=True):
+    for one in longest_sequences(config, facts, together):
         contexts = one.rows * one.context
         at_first, at_last = (
             0 if execution == "compile" else model.keys_and_values(tokens, grows)
@@ -111,9 +124,9 @@ def _samplings(
         yield {"16-bit copies": copied, "keys and values": at_last, "logits": logits}
 
 
-def _coding(config: RunConfig, facts: JanusFacts) -> Mapping[str, int]:
+def _coding(config: RunConfig, facts: JanusFacts, images: int) -> Mapping[str, int]:
     """Images of codes, and where images are looked at or given, codes of images."""
-    images = min(config.rollout.micro_batch_size, CODED_TOGETHER)
+    images = min(images, CODED_TOGETHER)
     encodes = config.rollout.kind != "draw" or config.algorithm.ground_truth.enabled
     tensors = _ENCODED_TENSORS if encodes else _DECODED_TENSORS
     pictures = tensors * images * facts.images.pixels * facts.images.channels * 4

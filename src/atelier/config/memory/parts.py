@@ -28,6 +28,30 @@ class Own:
     painter: Mapping[str, int] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Together:
+    """Images that are made together, and whether with guidance."""
+
+    images: int
+    guided: bool
+
+    @property
+    def rows(self) -> int:
+        """Both branches of guidance."""
+        return self.images * (2 if self.guided else 1)
+
+
+def made_together(config: RunConfig) -> dict[str, Together]:
+    """By the phases that make images: those to learn from, and held-out ones between two steps."""
+    rollout, evaluation, train = config.rollout, config.evaluation, config.train
+    phases = {"rollout": Together(rollout.micro_batch_size, rollout.guidance_scale > 1)}
+    if 0 < train.evaluate_every <= train.steps:
+        all_of_them = evaluation.periodic_prompts * evaluation.images_of_a_prompt
+        images = min(evaluation.micro_batch_size, all_of_them)
+        phases["evaluation"] = Together(images, evaluation.guidance_scale > 1)
+    return phases
+
+
 def weights(config: RunConfig, facts: ModelFacts, ranks: int) -> Sizes:
     """Of the part that is trained, and of what it is compared with."""
     policy = config.policy

@@ -2,6 +2,7 @@
 
     rollout   writing completions over keys and values; or reading them for the image; or painting a
               batch of images, or decoding it
+    evaluation   the same of held-out images, where some are made while training
     replay    a micro-batch of completions with gradients (replay.py)
 
     vision tower         in policy.base_dtype (float32 where everything is trained)
@@ -20,10 +21,11 @@ other. Of small models on a CPU, 0.75 to 1.1 of it was allocated; no GPU has mea
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import chain
 
 from atelier.config.facts.qwen import QwenFacts
 from atelier.config.memory.llama import LanguageModel
-from atelier.config.memory.parts import Own
+from atelier.config.memory.parts import Own, made_together
 from atelier.config.memory.replay import language_copies, largest, replays
 from atelier.config.memory.sequences import PROMPT_TOKENS, Sequences
 from atelier.config.placement import painting_gpus
@@ -48,7 +50,9 @@ def qwen_memory(config: RunConfig, facts: QwenFacts, images: int, actions: int) 
         "frozen transformer": painter.transformer_parameters * DTYPE_BYTES[environment.dtype],
         "autoencoder": painter.vae_parameters * DTYPE_BYTES[policy.vae.dtype],
     }
-    painting, apart = list(_painting(config, facts)), painting_gpus(config)
+    phases, apart = made_together(config), painting_gpus(config)
+    painting = {name: list(_painting(config, facts, one.images)) for name, one in phases.items()}
+    learned = completions(config, facts, phases["rollout"].images)
     ranks_a_painter = config.launch.processes // apart if apart else 0
     return Own(
         held={
@@ -58,12 +62,18 @@ def qwen_memory(config: RunConfig, facts: QwenFacts, images: int, actions: int) 
             "experience": images * 12 * actions + _source_bytes(config, facts, images),
         },
         phases={
-            "rollout": largest(*_writing(config, facts, model), *(() if apart else painting)),
-            "replay": largest(*replays([completions(config, facts)], config, facts)),
+            **{
+                phase: largest(
+                    *_writing(config, facts, model, one.images, _writes(config, phase)),
+                    *(() if apart else painting[phase]),
+                )
+                for phase, one in phases.items()
+            },
+            "replay": largest(*replays([learned], config, facts)),
         },
         painter={
             name: ranks_a_painter * size
-            for name, size in {**frozen, **largest(*painting)}.items()
+            for name, size in {**frozen, **largest(*chain(*painting.values()))}.items()
             if apart
         },
     )
@@ -74,9 +84,9 @@ def packed_completion_bytes(actions: int) -> int:
     return 12 * actions
 
 
-def completions(config: RunConfig, facts: QwenFacts) -> Sequences:
-    """A micro-batch of completions at their longest; how long prompts are is not known."""
-    rows, new = config.rollout.micro_batch_size, config.rollout.completion.max_tokens
+def completions(config: RunConfig, facts: QwenFacts, rows: int) -> Sequences:
+    """So many completions at their longest; how long prompts are is not known."""
+    new = config.rollout.completion.max_tokens
     context = PROMPT_TOKENS + _seen_tokens(config, facts)
     return Sequences(rows, rows, context, new, facts.vocabulary)
 
@@ -108,12 +118,27 @@ def _negative_bytes(config: RunConfig, facts: QwenFacts) -> int:
     return DTYPE_BYTES[config.policy.dtype] * (facts.parameters - head)
 
 
+def _writes(config: RunConfig, phase: str) -> bool:
+    """Whether completions are written in a phase that makes images."""
+    return phase == "rollout" or config.evaluation.completions != "none"
+
+
 def _writing(
-    config: RunConfig, facts: QwenFacts, model: LanguageModel
+    config: RunConfig, facts: QwenFacts, model: LanguageModel, images: int, writes: bool
 ) -> Iterator[Mapping[str, int]]:
-    """Reading prompts, drawing the last token, and reading both once more for the image."""
-    rows = completions(config, facts)
+    """Reading prompts, drawing the last token, and reading both once more for the image; or the
+    prompts alone."""
+    rows = completions(config, facts, images)
     copied = language_copies(config, facts, all_of_them=not model.adapted)
+    whole = rows.length + 1 if writes else rows.context
+    yield {
+        "16-bit copies": copied,
+        "reading completions" if writes else "reading prompts": model.reading(
+            images * whole, whole
+        ),
+    }
+    if not writes:
+        return
     contexts = rows.rows * rows.context
     yield {
         "16-bit copies": copied,
@@ -125,18 +150,13 @@ def _writing(
         "keys and values": model.keys_and_values(rows.tokens, growing=True),
         "logits": rows.samples * rows.vocabulary * _SAMPLED_BYTES,
     }
-    whole = rows.length + 1
-    yield {
-        "16-bit copies": copied,
-        "reading completions": model.reading(rows.rows * whole, whole),
-    }
 
 
-def _painting(config: RunConfig, facts: QwenFacts) -> Iterator[Mapping[str, int]]:
-    """Denoising a batch, and decoding it."""
+def _painting(config: RunConfig, facts: QwenFacts, images: int) -> Iterator[Mapping[str, int]]:
+    """Denoising a batch of so many images, and decoding it."""
     policy, environment, painter = config.policy, config.rollout.environment, facts.painter
-    rows = completions(config, facts)
-    batch = environment.micro_batch_size or config.rollout.micro_batch_size
+    rows = completions(config, facts, images)
+    batch = min(environment.micro_batch_size or config.rollout.micro_batch_size, images)
     reference = 0
     if facts.kind == "edit":
         batch = 1

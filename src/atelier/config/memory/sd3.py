@@ -2,6 +2,7 @@
 
     prompts   text encoders, freed before anything else is loaded, or held all the time (prompts.py)
     rollout   a micro-batch through the transformer without gradients, or through the autoencoder
+    evaluation   the same of held-out images, where some are made while training
     replay    a micro-batch with gradients
     pictures  captioned ones: a micro-batch through the autoencoder, then with gradients (train.sft)
 
@@ -14,7 +15,7 @@
                   micro-batch's rows, in float32, come on top
 
 Activations, in values a token and channel of the compute dtype, are measured on SD3.5-Medium under
-autocast at 512x512 (spec performance 1 and 2): 27 a layer with gradients (batch 8, 16 and 24: 30.7,
+autocast at 512x512: 27 a layer with gradients (batch 8, 16 and 24: 30.7,
 48.8 and 66.8 GiB), 18 in all without. With gradient checkpointing one a layer is kept, and one
 layer's are there at a time. A fast transformer that is compiled keeps 16 a layer (batch 24: 36.6
 GiB; benchmarks/README.md).
@@ -22,9 +23,11 @@ GiB; benchmarks/README.md).
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from atelier.config.facts.sd3 import SD3Facts
 from atelier.config.memory.connector import connector_kept
-from atelier.config.memory.parts import Own, copies, gathered
+from atelier.config.memory.parts import Own, Together, copies, gathered, made_together
 from atelier.config.memory.prompts import bytes_on_device, encoders_stay
 from atelier.config.schema import RunConfig
 from atelier.config.sections.policy_parts import DTYPE_BYTES
@@ -40,7 +43,10 @@ def sd3_memory(config: RunConfig, facts: SD3Facts, images: int, actions: int, ra
     """See the module. `images` are those whose experience is kept."""
     policy = config.policy
     encoders = facts.text_parameters * DTYPE_BYTES[policy.text.dtype]
-    rows = 4 * _rows(config) * facts.embedding_values
+    phases = made_together(config)
+
+    def rows(together: Together) -> int:
+        return 4 * together.rows * facts.embedding_values
 
     def at_hand(backward: bool) -> dict[str, int]:
         kept = policy.trainable != "lora" or (backward and not policy.gradient_checkpointing)
@@ -54,20 +60,26 @@ def sd3_memory(config: RunConfig, facts: SD3Facts, images: int, actions: int, ra
             "autoencoder": facts.vae_parameters * DTYPE_BYTES[policy.vae.dtype],
             "experience": 4 * images * stored_latents(config, facts, actions),
             "embeddings": bytes_on_device(config, facts, images),
-            "recorded passes": _recorded(config, facts),
+            "recorded passes": _recorded(config, facts, [one.rows for one in phases.values()]),
             "text encoders": encoders if encoders_stay(config, facts) else 0,
         },
         phases={
             "prompts": {"text encoders": encoders},
-            "rollout": {
-                **at_hand(backward=False),
-                "rows of embeddings": rows,
-                "activations or decoding": max(_inference(config, facts), _decoding(config, facts)),
+            **{
+                phase: {
+                    **at_hand(backward=False),
+                    "rows of embeddings": rows(one),
+                    "activations or decoding": max(
+                        _inference(config, facts, one.rows),
+                        _autoencoding(config, facts, one.images),
+                    ),
+                }
+                for phase, one in phases.items()
             },
             "replay": {
                 **at_hand(backward=True),
-                "rows of embeddings": rows,
-                "activations": _activations(config, facts),
+                "rows of embeddings": rows(phases["rollout"]),
+                "activations": _kept(config, facts, phases["rollout"].rows),
             },
             **_pictures(config, facts, at_hand(backward=True)),
         },
@@ -104,31 +116,22 @@ def _row(config: RunConfig, facts: SD3Facts) -> int:
     return facts.tokens * facts.width * DTYPE_BYTES[config.policy.dtype]
 
 
-def _rows(config: RunConfig) -> int:
-    """Of a micro-batch, both branches of guidance."""
-    return config.rollout.micro_batch_size * (2 if config.rollout.guidance_scale > 1 else 1)
+def _inference(config: RunConfig, facts: SD3Facts, rows: int) -> int:
+    return _VALUES_WITHOUT * rows * _row(config, facts)
 
 
-def _inference(config: RunConfig, facts: SD3Facts) -> int:
-    return _VALUES_WITHOUT * _rows(config) * _row(config, facts)
-
-
-def _recorded(config: RunConfig, facts: SD3Facts) -> int:
-    """Bytes that no other phase can use."""
+def _recorded(config: RunConfig, facts: SD3Facts, shapes: Collection[int]) -> int:
+    """Bytes that no other phase can use: of passes over so many rows each, once a shape."""
     if not (config.policy.family == "sd3" and _compiled(config)):
         return 0
-    inputs = 4 * _rows(config) * (facts.condition_values + facts.latent_values)
-    return _inference(config, facts) + inputs
+    inputs = 4 * sum({*shapes}) * (facts.condition_values + facts.latent_values)
+    return _inference(config, facts, max(shapes)) + inputs
 
 
 def _compiled(config: RunConfig) -> bool:
     policy = config.policy
     is_fast = policy.transformer == "fast" and policy.compile is not False
     return is_fast and config.launch.device != "cpu"
-
-
-def _activations(config: RunConfig, facts: SD3Facts) -> int:
-    return _kept(config, facts, _rows(config))
 
 
 def _kept(config: RunConfig, facts: SD3Facts, rows: int) -> int:
@@ -138,10 +141,6 @@ def _kept(config: RunConfig, facts: SD3Facts, rows: int) -> int:
     layers = facts.layers * (values if config.policy.gradient_checkpointing else layer)
     once = layer if config.policy.gradient_checkpointing else 0
     return once + layers + connector_kept(config, facts, rows)
-
-
-def _decoding(config: RunConfig, facts: SD3Facts) -> int:
-    return _autoencoding(config, facts, config.rollout.micro_batch_size)
 
 
 def _autoencoding(config: RunConfig, facts: SD3Facts, batch: int) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from atelier.config.facts.janus import JanusFacts
+from atelier.config.memory.parts import Together
 from atelier.config.schema import RunConfig
 
 PROMPT_TOKENS = 128  # with its template; longer prompts need more
@@ -40,18 +41,18 @@ class Sequences:
         return self.rows * self.length
 
 
-def longest_sequences(config: RunConfig, facts: JanusFacts, guided: bool) -> list[Sequences]:
+def longest_sequences(config: RunConfig, facts: JanusFacts, together: Together) -> list[Sequences]:
     """That end in an image and, where there are any, in an answer.
 
     A row is a prompt, and what comes between it and the tokens that are drawn: a source image, or
     earlier images with answers of full length.
 
     Args:
-        guided: whether images have an unconditional row, if there is guidance. Answers have none.
+        together: images that are made, or learned from: with guidance each has an unconditional
+            row. Answers have none.
     """
     rollout, tokens = config.rollout, facts.images.tokens
-    samples = rollout.micro_batch_size
-    rows = samples * (2 if guided and rollout.guidance_scale > 1 else 1)
+    samples, rows = together.images, together.rows
     if rollout.kind != "introspect":
         wish = _tokens_of(rollout.editing.wish)
         source = tokens + _MARKS + wish if rollout.kind == "edit" else 0

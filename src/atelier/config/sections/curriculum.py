@@ -1,4 +1,4 @@
-"""From easy prompts to hard ones, by what an earlier evaluation measured (spec qwen 1.5)."""
+"""From easy prompts to hard ones, by what an earlier evaluation measured."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ground-truth images among the images of a group (Pair-GRPO; spec janus 3)."""
+"""Ground-truth images among the images of a group (Pair-GRPO)."""
 
 from __future__ import annotations
 

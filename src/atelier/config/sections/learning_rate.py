@@ -1,4 +1,4 @@
-"""How the learning rate moves over a run (spec janus 2, deepgen 2.11)."""
+"""How the learning rate moves over a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the regions of an image are counted, for MMMG's readability (spec qwen 2.4)."""
+"""How the regions of an image are counted, for MMMG's readability."""
 
 from __future__ import annotations
 

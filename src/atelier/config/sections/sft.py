@@ -1,5 +1,5 @@
 """Captioned pictures that are learned from beside the rewards: which they are (data.sft), and how
-(train.sft). Source: spec deepgen 2.9.
+(train.sft). Source: DeepGen-RL.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Captioned pictures: JSON lines {caption, image}, or Parquet with the columns caption and image.
 
-Source: spec deepgen 2.9, which names no format; the columns are the usual ones of Hugging Face.
+Source: DeepGen-RL, which names no format; the columns are the usual ones of Hugging Face.
 """
 
 from __future__ import annotations

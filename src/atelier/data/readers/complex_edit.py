@@ -2,7 +2,7 @@
 
 Rows {image, edit}, other keys being ignored, as a JSON list, as JSON lines in a file called .jsonl,
 or as the published Parquet files. `edit` is {sequence, compound, ...}: compound[k - 1] asks for the
-first k atomic edits of the sequence. Source: spec qwen 3.1.
+first k atomic edits of the sequence. Source: the Qwen vision GRPO guide.
 """
 
 from __future__ import annotations

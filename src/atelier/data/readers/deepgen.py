@@ -1,6 +1,6 @@
 """DeepGen-RL training mixtures: a YAML of prompt files, each with weight and reward mix.
 
-Source: spec/deepgen.md 4.1-4.3. Deviations: a data set without rewards is refused, not trained on
+Source: DeepGen-RL. Deviations: a data set without rewards is refused, not trained on
 nothing; a prompt without quoted text is not rewarded by what reads text, where the original scores
 0, or nothing of the whole batch.
 """

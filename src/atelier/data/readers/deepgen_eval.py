@@ -1,6 +1,6 @@
 """DeepGen-RL evaluation sets: a YAML of prompt files, each with how its images are made and scored.
 
-Source: spec/deepgen.md 4.4. Deviation: a run measures all of its held-out images alike, so what the
+Source: DeepGen-RL. Deviation: a run measures all of its held-out images alike, so what the
 YAML says of that is not followed but compared with the run's settings (`differences`).
 """
 

@@ -1,6 +1,7 @@
 """FocusDiff's pairs with ground truth: JSON list of {prompt1, prompt2, image1, image2}.
 
-Source: spec/janus.md 7. An image may be null or not there, where the original's data set fails.
+Source: FocusDiff and Janus-Pro-R1. An image may be null or not there, where the original's data set
+fails.
 """
 
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""GenEval metadata: JSON lines of {tag, include, exclude?, prompt}. Source: spec/flow.md 4.3."""
+"""GenEval metadata: JSON lines of {tag, include, exclude?, prompt}. Source: MM-GRPO."""
 
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,5 @@
 """Editing rows of Janus-Pro-R1: JSON lines, for RL {image1, text}, for SFT {sample_id, text, input,
-output}. Source: spec/janus.md 5, 7.
+output}. Source: FocusDiff and Janus-Pro-R1.
 """
 
 from pathlib import Path

@@ -1,5 +1,5 @@
 """Fine-tuning data of Janus-Pro-R1: JSON lines {promptid, prompt, data}, where data lists judged
-pictures {id, img_path, reason, prob, state} of the prompt. Source: spec/janus.md 7.
+pictures {id, img_path, reason, prob, state} of the prompt. Source: FocusDiff and Janus-Pro-R1.
 """
 
 from pathlib import Path

@@ -1,6 +1,6 @@
 """Python configurations of MMEngine, read as literals and never run.
 
-DeepGen-RL names the data of its auxiliary loss in one (spec/deepgen.md 4.6). Literals, names, sums
+DeepGen-RL names the data of its auxiliary loss in one. Literals, names, sums
 of texts and lists, f-strings, `dict(...)`, `os.path.join` and `os.getenv` are read; what only
 running the file would tell is told with its line where it matters.
 """

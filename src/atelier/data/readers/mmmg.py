@@ -3,7 +3,7 @@
 The published test rows, as a JSON list or, in a file called .jsonl, one a line:
 {key, Education, Discipline, prompt, Knowledge_Graph, Annotation}, other keys being ignored; or the
 training file, one JSON object: "0_preschool" -> discipline -> list of
-{question, key, "Visual Components", "Key Knowledge", img_path}. Source: spec qwen 1.5, 2.1.
+{question, key, "Visual Components", "Key Knowledge", img_path}. Source: the Qwen vision GRPO guide.
 """
 
 from __future__ import annotations

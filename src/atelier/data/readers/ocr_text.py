@@ -1,6 +1,6 @@
 """OCR prompt lists: one prompt a line, what is to be written in straight double quotes.
 
-Source: spec/flow.md 4.3. The target is the text between the first and the second quote, as
+Source: MM-GRPO. The target is the text between the first and the second quote, as
 published; quotes must balance.
 """
 

@@ -1,6 +1,6 @@
 """PairComp: JSON list of {category, caption1, caption2}, two captions that differ in one thing.
 
-Source: spec/janus.md 7.
+Source: FocusDiff and Janus-Pro-R1.
 """
 
 from pathlib import Path

@@ -5,7 +5,7 @@ MMEngine's Python (mmengine.py), or the same as YAML:
     datasets:
       - {data_path: posters.json, image_folder: pictures, sample_weight: 3.0}
 
-Each names a JSON list of {image_path, txt}. Source: spec/deepgen.md 4.6. Deviations: pictures are
+Each names a JSON list of {image_path, txt}. Source: DeepGen-RL. Deviations: pictures are
 shown as those of any other file, by their middle square, so `image_size` and `image_process` say
 nothing; and a relative path is relative to the file that it stands in.
 """

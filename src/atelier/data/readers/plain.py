@@ -1,6 +1,6 @@
 """Plain prompt files: .txt, .jsonl, .csv or .parquet.
 
-Source: spec/flow.md 4.3 (the .txt of PickScore, SFW, DrawBench), spec/deepgen.md 4.3, 4.4 (all).
+Source: MM-GRPO (the .txt of PickScore, SFW, DrawBench), DeepGen-RL (all).
 """
 
 import os

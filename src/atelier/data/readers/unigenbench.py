@@ -1,4 +1,4 @@
-"""UniGenBench prompts: CSV with a JSON column of test points. Source: spec deepgen 6.1.
+"""UniGenBench prompts: CSV with a JSON column of test points. Source: DeepGen-RL.
 
 Upstream names its columns `index, prompt_en, sub_dims_en` (or `_zh`); DeepGen-RL's copies name them
 `index, prompt, sub_dims`. Both are read, in either language.

@@ -1,7 +1,7 @@
 """Suite `complex_edit`: marks of edited images, by how many edits the instruction asks for.
 
 A judge's marks, as the reward complex_edit asks for them, divided by 10: instruction following,
-identity preservation and perceptual quality; `overall` is the mean of the three (spec qwen 3.2).
+identity preservation and perceptual quality; `overall` is the mean of the three.
 Of edits of scenes there are following and preserving of the exact checker as well. Who copies the
 source has an overall of some 0.6, so `edited` stands beside it, the geometric mean of following and
 preserving.

@@ -1,6 +1,6 @@
 """Suite `editing`: was the instruction followed, and everything else preserved?
 
-Two scores in [0, 1] an image (spec janus 5): following F and preserving P, P(yes) of a judge, asked
+Two scores in [0, 1] an image: following F and preserving P, P(yes) of a judge, asked
 as the reward edit_yes_no asks it, and of edits of scenes also those of the exact checker. Who
 copies the source has P = 1 and F = 0, who draws another picture the reverse, so the headline is
 `edited`, their geometric mean.

@@ -1,6 +1,6 @@
 """Suite `mmmg`: how much of its knowledge graph does an image show, and can it be read?
 
-An image's score is readability times knowledge fidelity (spec qwen 2), by a judge's verdicts, and
+An image's score is readability times knowledge fidelity, by a judge's verdicts, and
 where the graph is one of scenes also by those of the exact checker. Fidelity is by Dice; `official`
 has the leaderboard's in its place. Scores are averaged within a tier and then over the tiers,
 unweighted, as the leaderboard's Avg.

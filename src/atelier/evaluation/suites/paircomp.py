@@ -3,7 +3,7 @@
 Every picture has a score in [0, 1] against its own caption: P(yes) of a judge, and where the pair
 is one of scenes also 1 if the exact checker finds every fact, else 0. Of a pair's scores there are
 the arithmetic mean s_a and the geometric mean s_g, averaged within a category and then over the
-categories, unweighted (spec janus 7).
+categories, unweighted.
 """
 
 from __future__ import annotations

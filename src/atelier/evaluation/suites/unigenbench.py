@@ -2,7 +2,7 @@
 
 A judge gives a verdict of each test point, and where the prompt is one of a scene so does the exact
 checker. The headline is the share of all points (micro), as published; `macro` is the mean of the
-ten primary dimensions' shares (spec deepgen 6.4). Every dimension is a part of the headline.
+ten primary dimensions' shares. Every dimension is a part of the headline.
 """
 
 from __future__ import annotations

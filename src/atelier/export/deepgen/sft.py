@@ -6,7 +6,7 @@ dtype. Without it the file holds the language model itself, its adapter merged. 
 read back and compared, and painted with in a clean process, before it is put in place. Of a
 checkpoint that another trainer left, in one file or in several, there are no images to compare.
 
-Source: spec deepgen 7.3, 7.4: the published conversion loses shards and the adapter.
+Source: DeepGen-RL: the published conversion loses shards and the adapter.
 """
 
 from __future__ import annotations

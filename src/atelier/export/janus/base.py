@@ -65,8 +65,8 @@ class BaseJanus(BaseLanguageModel):
         """In the layout of transformers."""
         try:
             kind = self.config.get("model_type")
-        except (OSError, ValueError, AttributeError) as error:
-            raise ConfigError(f"{self.path} is no model directory: {CONFIG}: {error}") from error
+        except ConfigError as error:
+            raise ConfigError(f"{self.path} is no model directory: {error}") from error
         if kind != "janus":
             raise ConfigError(
                 f"{self.path} is no Janus in the layout of transformers: its {CONFIG} says "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from atelier.export.language.base import LANGUAGE_MODEL, BaseLanguageModel
 from atelier.export.lora import read_lora_file, require_scale
 from atelier.export.record import ExportRecord
 from atelier.policies.language.adapters import language_model_layers
+from atelier.tracking.run_directory import read_json_object
 
 WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
 PREFIX = "base_model.model."
@@ -55,9 +55,5 @@ def check_adapter(directory: Path, record: ExportRecord) -> None:
     path, expected = directory / CONFIG, record.weights
     begin = f"{PREFIX}{LANGUAGE_MODEL}"
     read_lora_file(directory / WEIGHTS, begin, expected.tensors, "peft")
-    try:
-        fields = json.loads(path.read_text(encoding="utf-8"))
-        rank, alpha = fields.get("r"), fields.get("lora_alpha")
-    except (OSError, ValueError, AttributeError) as error:
-        raise CheckpointError(f"{path}: not an adapter's configuration: {error!r}") from error
-    require_scale(str(path), rank, alpha, expected.scaling, "peft")
+    fields = read_json_object(path, CheckpointError)
+    require_scale(str(path), fields.get("r"), fields.get("lora_alpha"), expected.scaling, "peft")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,7 +9,9 @@ from typing import Any, ClassVar
 
 import torch
 
+from atelier.errors import ConfigError
 from atelier.export.base import BaseModel
+from atelier.tracking.run_directory import read_json_object
 
 CONFIG = "config.json"
 LANGUAGE_MODEL = "model.language_model."
@@ -26,8 +27,7 @@ class BaseLanguageModel(BaseModel):
     @cached_property
     def config(self) -> dict[str, Any]:
         file = self.directory / self.weights_folder / CONFIG
-        config: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        return config
+        return read_json_object(file, ConfigError)
 
     def require_loadable(self) -> None:
         """Raise ConfigError unless transformers loads it, so that peft can put an adapter on it."""

@@ -25,7 +25,7 @@ def write_adapter(
 ) -> None:
     """Write the LoRA weights with the metadata that carries alpha.
 
-    Without the metadata `load_lora_weights` takes alpha = rank, silently (spec platform 15).
+    Without the metadata `load_lora_weights` takes alpha = rank, silently.
 
     Raises:
         ConfigError: the base's pipeline class loads no LoRA.

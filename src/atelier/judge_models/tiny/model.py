@@ -2,8 +2,7 @@
 
 All parts are of the classes that real checkpoints use, so that transformers and vLLM load it like
 one. It looks at 64x64 pixels in 8x8 patches, 2x2 of which make an image token: 16 tokens an image.
-Words of the questions are one token each, everything else is spelled in bytes. Source: design
-section 6.
+Words of the questions are one token each, everything else is spelled in bytes.
 """
 
 from __future__ import annotations

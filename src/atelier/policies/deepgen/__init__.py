@@ -8,5 +8,5 @@ beside the latents of reference images.
 
 `policy` puts them together: `encoding` encodes prompts once each, `module` is what is trained.
 `published` names weights as published checkpoints do, `layout` writes a directory. `tiny` has the
-parts of the embedded model, `pretrain` trains them. Source: spec deepgen 1, 7.
+parts of the embedded model, `pretrain` trains them. Source: DeepGen-RL.
 """

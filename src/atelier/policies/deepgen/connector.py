@@ -2,7 +2,7 @@
 
 A projection, an encoder of pre-norm layers that look both ways, and two more projections: of every
 token, and of their mean. There are no positions in it, and no last norm. The names are those of the
-published weights. Source: spec deepgen 1.5.
+published weights. Source: DeepGen-RL.
 """
 
 from __future__ import annotations

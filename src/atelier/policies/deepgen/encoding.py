@@ -99,8 +99,8 @@ class PromptReader:
     @torch.no_grad()
     def encoded(self, asked: Sequence[Asked]) -> list[Embedding]:
         """The same of prompts, maybe with images, on the device. Several are a batch in which
-        padding is as good as words: published, and another one with each other mate (spec deepgen
-        1.5). Padding stands on the left."""
+        padding is as good as words: published, and another one with each other mate. Padding stands
+        on the left."""
         states, _ = self.parts.states(asked)
         if not self._translates:
             return [{"tokens": row} for row in states]

@@ -85,7 +85,7 @@ class Reader:
         return [Asked(tuple(ids)) for ids in self.tokenizer(texts)["input_ids"]]
 
     def inputs(self, prompts: Sequence[Asked]) -> Inputs:
-        """A batch. The queries' own ids are 0, as text (spec deepgen 1.2)."""
+        """A batch. The queries' own ids are 0, as text."""
         length = max(len(one.ids) for one in prompts)
         whole = torch.zeros(len(prompts), length + self._queries, dtype=torch.int64)
         mask = torch.zeros_like(whole, dtype=torch.bool)

@@ -1,4 +1,4 @@
-"""A model written in the published layout (spec deepgen 7.5)."""
+"""A model written in the published layout."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Weights by the names of published checkpoints (.pth), and what of them goes where.
 
 Wrappers and libraries have given the same weights other names; `normalised` is the one that is used
-here, and what a directory's parts are called by. Source: spec deepgen 1.8, 7.1, 7.4.
+here, and what a directory's parts are called by. Source: DeepGen-RL.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What of the language model the connector sees: some of its layers, side by side.
 
-Source: spec deepgen 1.2 to 1.4.
+Source: DeepGen-RL.
 """
 
 from __future__ import annotations

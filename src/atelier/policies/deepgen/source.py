@@ -1,7 +1,7 @@
 """Where the parts of a model come from: a directory in the published layout, or a checkpoint over
 the models that it was trained from. Each part is loaded by itself, when it is needed.
 
-Source: spec deepgen 7.
+Source: DeepGen-RL.
 """
 
 from __future__ import annotations

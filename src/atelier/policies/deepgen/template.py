@@ -1,4 +1,4 @@
-"""What stands around a user's words (prompt_template.json; spec deepgen 1.2, 1.3)."""
+"""What stands around a user's words (prompt_template.json)."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 References are cut into patches as the noisy latent is, with the same table of positions, and stand
 behind its tokens; only the noisy latent's tokens become a velocity. Rows of other lengths are
 padded on the right and masked. Without references and padding all of it is what
-SD3Transformer2DModel.forward computes, bit for bit. Source: spec deepgen 1.6.
+SD3Transformer2DModel.forward computes, bit for bit. Source: DeepGen-RL.
 """
 
 from __future__ import annotations

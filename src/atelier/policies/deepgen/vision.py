@@ -1,4 +1,4 @@
-"""Reference images as the vision tower of Qwen2.5-VL takes them (spec deepgen 1.3)."""
+"""Reference images as the vision tower of Qwen2.5-VL takes them."""
 
 from __future__ import annotations
 

@@ -68,6 +68,11 @@ class Noise:
         self._draw_ahead()
         return to_device(drawing.wait(), self._device)
 
+    def close(self) -> None:
+        """End the threads; what they draw ahead is not asked for any more."""
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+
     def _draw_ahead(self) -> None:
         while self._expected and len(self._drawing) < self._ahead:
             request = self._expected.popleft()

@@ -1,7 +1,7 @@
 """Learning from captioned pictures: each is noised to a level, and the velocity there predicted.
 
 A level is one of the 1000 that the pipeline's scheduler is configured with, drawn evenly and then
-shifted; latents, noise and level are float32. Without guidance. Source: spec deepgen 2.9.
+shifted; latents, noise and level are float32. Without guidance. Source: DeepGen-RL.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ def boi_of(tokenizer: Any) -> int:
 
 
 def answers_of(tokenizer: Any) -> tuple[int, int]:
-    """Ids of yes and no as an answer begins with them (spec janus 4.2).
+    """Ids of yes and no as an answer begins with them.
 
     Raises:
         ConfigError: they are no single tokens.

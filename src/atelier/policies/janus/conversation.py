@@ -1,7 +1,7 @@
 """What Janus reads before it draws, judges or edits, in tokens.
 
 An image inside a conversation is not text: `IMAGE_SLOT` holds the place of each of its embeddings,
-and who runs the model puts them there. Source: spec janus 1.2, 4.2, 5.
+and who runs the model puts them there. Source: FocusDiff and Janus-Pro-R1.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The probability of an image token, in each of the forms it can be meant. Pure.
 
 With l_c and l_u the logits of the conditional and the unconditional row, s the guidance scale and T
-the temperature (spec janus 1.3, 2, 10.1):
+the temperature:
 
 | form          | distribution of an image token                                               |
 |---------------|------------------------------------------------------------------------------|

@@ -38,7 +38,7 @@ class Segment:
     Attributes:
         targets: [B, N] int64: image codes, or text tokens filled up on the right.
         form: also says which head the tokens are of.
-        constant_context: no gradient into the embeddings of the context (spec janus 4.3).
+        constant_context: no gradient into the embeddings of the context.
     """
 
     rows: Rows

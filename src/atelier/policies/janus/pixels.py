@@ -1,7 +1,7 @@
 """Between pixels and what the model has in their place: image codes, and features of seen images.
 
-Source: spec janus 1.1, 12. All of it is frozen and without gradients; the image tokenizer computes
-in the dtype that it is held in, outside of any autocast.
+Source: FocusDiff and Janus-Pro-R1. All of it is frozen and without gradients; the image tokenizer
+computes in the dtype that it is held in, outside of any autocast.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Pixels:
 
 def exact_processor(image_processor: Any) -> JanusImageProcessorPil:
     """One with the same settings that resizes as the original did: torchvision's is up to two grey
-    levels off (spec janus 12)."""
+    levels off."""
     if isinstance(image_processor, JanusImageProcessorPil):
         return image_processor
     return JanusImageProcessorPil(**{name: getattr(image_processor, name) for name in _SETTINGS})
@@ -120,7 +120,7 @@ def to_uint8(decoded: Tensor) -> Tensor:
 def normalise_codebook(codebook: torch.nn.Embedding) -> None:
     """Rows of length 1, in place: what is nearest to a latent is then what is nearest to its
     direction, the original rule. transformers normalises in decoding alone, which this does not
-    change (spec janus 12)."""
+    change."""
     weight = codebook.weight
     weight.copy_(torch.nn.functional.normalize(weight.double(), dim=-1))
 

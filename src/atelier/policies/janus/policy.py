@@ -2,7 +2,7 @@
 
 Works for every checkpoint of the real classes, the embedded tiny one, 1B and 7B alike. The model
 computes in `policy.dtype` under autocast, in the rollout and in the replay alike; what is trained
-is held in float32. Source: spec janus.
+is held in float32. Source: FocusDiff and Janus-Pro-R1.
 """
 
 from __future__ import annotations

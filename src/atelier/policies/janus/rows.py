@@ -93,8 +93,8 @@ def stack(
     Args:
         images: of each context, in the order of its slots.
         pad: token that fills up on the left, and stands for the prompt in unconditional rows.
-        hidden: tokens that nobody attends to. They keep their place: positions count them (spec
-            janus 4.2 hides the EOS of a reflection from what is drawn after it).
+        hidden: tokens that nobody attends to. They keep their place: positions count them
+            (Janus-Pro-R1 hides the EOS of a reflection from what is drawn after it).
 
     Raises:
         ValueError: a context has more or fewer slots than its images have embeddings.

@@ -1,6 +1,6 @@
 """Image tokens with classifier-free guidance, and text, each sample by its own key.
 
-Source: spec janus 1.3 (images) and 4.2 (text).
+Source: FocusDiff (images) and Janus-Pro-R1 (text).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class TextTokens:
         tokens: [B, T] int64, `pad` after a row's EOS.
         log_probs: [B, T] float32, 0 on padding.
         mask: [B, T] bool: a row's own tokens, without padding.
-        ended: [B, T] bool: where a row's EOS is. Published training leaves it out (spec 4.2).
+        ended: [B, T] bool: where a row's EOS is. Published training leaves it out.
         first: [B, k] probability of each permitted first token among them.
     """
 

@@ -3,7 +3,7 @@
 All parts are of the classes that Janus-Pro checkpoints use, and the marks have the names they have
 there. It draws and sees 64x64 pixels in an 8x8 grid, 64 tokens an image. Words of the scene world
 are one token each, with and without the space before them; all else is spelled in bytes, so that
-any text comes back as it was. Source: spec janus 1 and 12, design section 6.
+any text comes back as it was. Source: FocusDiff and Janus-Pro-R1.
 """
 
 from __future__ import annotations

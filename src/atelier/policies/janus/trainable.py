@@ -1,4 +1,4 @@
-"""Which parameters of a Janus model are trained (spec janus 2)."""
+"""Which parameters of a Janus model are trained."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class TextForm:
     Attributes:
         temperature: 1 is the published form.
         first_tokens: of which the first token was drawn, if that is to count; the published form
-            takes it from the full vocabulary (spec janus 4.3).
+            takes it from the full vocabulary.
     """
 
     temperature: float = 1.0

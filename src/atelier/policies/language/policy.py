@@ -81,6 +81,9 @@ class LanguagePolicy(ABC, Generic[ModuleT]):
     def prepare_reference(self) -> None:
         self._reference = Reference(self._inner)
 
+    def close(self) -> None:
+        """It has no threads of its own."""
+
     # Training ------------------------------------------------------------------------------------
 
     def begin_step(self, step: int) -> Mapping[str, float]:

@@ -1,4 +1,4 @@
-"""The two sizes in which an edit's source image is seen (spec qwen 1.4).
+"""The two sizes in which an edit's source image is seen.
 
 diffusers has them as constants of a module, which are no arguments of a call: this is the one place
 that sets them, for as long as a pipeline runs.

@@ -1,7 +1,7 @@
 """Prompts in tokens: what the policy writes after, and what its words are conditioned with.
 
 There is one way from words and a source image to tokens, so that the language model writes after
-exactly what the transformer is conditioned with (spec qwen 1.4, 9).
+exactly what the transformer is conditioned with.
 """
 
 from __future__ import annotations

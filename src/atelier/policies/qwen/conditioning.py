@@ -1,7 +1,7 @@
 """From prompts and completions to what the frozen transformer is conditioned with.
 
 The hidden states are those of the encoder as it is, adapters included, in eval mode and without
-gradients: an image is part of the environment (spec qwen 1.1, 1.3).
+gradients: an image is part of the environment.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Images of embeddings by the frozen pipeline: the part of the world that a policy writes for.
 
-Source: spec qwen 1.4, 6, 10.
+Source: the Qwen vision GRPO guide.
 """
 
 from __future__ import annotations
@@ -174,8 +174,8 @@ class Environment:
     ) -> np.ndarray:
         """One call of the pipeline, a row an image.
 
-        num_images_per_prompt stays 1: with more, diffusers puts masks beside other rows than theirs
-        (spec qwen 1.4).
+        num_images_per_prompt stays 1: with more, diffusers puts masks beside other rows than
+        theirs.
         """
         dtype = self._transformer.dtype
         given = conditioned.to(self._device, dtype)
@@ -260,7 +260,7 @@ def _side(pipeline: Any, settings: Settings) -> int:
 
 
 def _require_window(pipeline: Any, side: int, settings: Settings, edits: bool) -> None:
-    """The text's positions come after those of half an image (spec qwen 1.4)."""
+    """The text's positions come after those of half an image."""
     largest = TEXT_WINDOW
     if edits:
         widest = max(side, *fitted((side, side), settings.areas.reference))

@@ -1,7 +1,8 @@
 """Completions by transformers' own `generate`, each sample's by its own key.
 
 The library searches greedily, and finds only the token that the key draws: everything else of a
-step - caches, positions of image tokens, padding, ends - is its. Source: spec qwen 1.1, 5.
+step - caches, positions of image tokens, padding, ends - is its. Source: the Qwen vision GRPO
+guide.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class Writing:
         limit: most tokens of one, its end included.
         end: the token that ends one.
         never: tokens that are never drawn: an image's placeholder in a completion would be taken
-            for an image that is not there (spec qwen 5).
+            for an image that is not there.
         form: of the log-probs.
     """
 

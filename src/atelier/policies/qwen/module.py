@@ -39,7 +39,7 @@ class QwenModule(LanguageModule):
 
     def frozen_parts(self) -> dict[str, nn.Module]:
         """What sees source images: gradients of text move it little, and what it shows is what the
-        frozen transformer was trained beside (spec qwen 1.7)."""
+        frozen transformer was trained beside."""
         return {"visual": self.encoder.model.visual}
 
     def forward(self, segment: Segment) -> Tensor:

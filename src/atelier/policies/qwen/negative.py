@@ -1,7 +1,6 @@
 """The negative prompt of guidance, as the encoder saw it before it was trained.
 
-Encoded by the encoder that is trained, it would drift away from what the transformer knows (spec
-qwen 6).
+Encoded by the encoder that is trained, it would drift away from what the transformer knows.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The noise that an image begins with: a function of its key alone.
 
 diffusers draws a batch from one generator, so that an image's noise depends on its place in the
-batch; and the same generator object given twice moves on (spec qwen 1.4).
+batch; and the same generator object given twice moves on.
 """
 
 from __future__ import annotations

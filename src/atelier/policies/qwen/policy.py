@@ -3,7 +3,7 @@
 
 It writes a completion to a prompt; a frozen pipeline paints from the hidden states over both, and
 that image is rewarded. The encoder computes in `policy.dtype` under autocast, in the rollout, in
-the replay and for the image alike. Source: spec qwen 1.1.
+the replay and for the image alike. Source: the Qwen vision GRPO guide.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Noise levels that Qwen-Image is sampled at. Source: spec qwen 1.4."""
+"""Noise levels that Qwen-Image is sampled at. Source: the Qwen vision GRPO guide."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """What stands around a user's words when Qwen-Image's language model reads them.
 
 The transformer was trained on the hidden states of the user's words and of what follows, never on
-those of the text before: how many tokens that text is, is counted, not known. Source: spec qwen
-1.2, 1.3.
+those of the text before: how many tokens that text is, is counted, not known. Source: the Qwen
+vision GRPO guide.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from atelier.config.sections.policy import LoraConfig
 
 
 def peft_config(config: LoraConfig) -> PeftLoraConfig:
-    """peft's form of our settings: Gaussian A, zero B, no dropout (spec flow 3.6)."""
+    """peft's form of our settings: Gaussian A, zero B, no dropout."""
     return PeftLoraConfig(
         r=config.rank,
         lora_alpha=config.alpha,

@@ -10,7 +10,6 @@ to 512 therefore means the same: 16 CLIP tokens and a zero, 17 text tokens in al
 The two CLIP encoders are frozen codes and not language models. SD3 reads the last but one hidden
 state, which with one layer is the token embedding plus the position embedding: here random unit
 vectors in dimensions of their own. Prompt words are one token each, everything else is spelled.
-Source: design section 6; costs in spec/platform.md, "Tiny SD3 cost".
 """
 
 import string

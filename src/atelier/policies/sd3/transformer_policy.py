@@ -122,6 +122,9 @@ class TransformerPolicy(FlowPolicy):
     def expect_noise(self, requests: Sequence[Request]) -> None:
         self._noise.expect(requests)
 
+    def close(self) -> None:
+        self._noise.close()
+
     # The model -------------------------------------------------------------------------------
 
     def velocity(

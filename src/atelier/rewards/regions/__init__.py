@@ -1,1 +1,1 @@
-"""Counting the regions of a picture: one protocol, a file each way to count (spec qwen 2.4)."""
+"""Counting the regions of a picture: one protocol, a file each way to count."""

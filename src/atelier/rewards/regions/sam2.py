@@ -1,4 +1,4 @@
-"""Regions as published: automatic masks of SAM 2.1, and lines of text (spec qwen 2.4).
+"""Regions as published: automatic masks of SAM 2.1, and lines of text.
 
 The package sam2 and its checkpoint are not among the requirements: they are looked for when the
 first picture is counted.

@@ -1,4 +1,4 @@
-"""Rewards `clip_similarity` and `pick_score`: CLIP models in this process (spec flow 5).
+"""Rewards `clip_similarity` and `pick_score`: CLIP models in this process.
 
 The cosine of an image's and its prompt's embeddings, or the model's logit (the cosine times its
 learned scale) on one of the published scales.

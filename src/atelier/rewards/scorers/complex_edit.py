@@ -1,4 +1,4 @@
-"""Reward `complex_edit`: a judge's marks for an edited image, 0 to 10 (spec qwen 1.6, 3.2).
+"""Reward `complex_edit`: a judge's marks for an edited image, 0 to 10.
 
 Two questions an image: source and edited image with the instruction, for instruction following (IF)
 and identity preservation (IP); the edited image alone, for perceptual quality (PQ). An image that

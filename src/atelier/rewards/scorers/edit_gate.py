@@ -1,4 +1,4 @@
-"""Rewards of edits: what was done, and what else counts only as far as it was (spec qwen 3.3)."""
+"""Rewards of edits: what was done, and what else counts only as far as it was."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reward `edit_yes_no`: does an edit follow its instruction and keep the rest (spec janus 5, 6).
+"""Reward `edit_yes_no`: does an edit follow its instruction and keep the rest.
 
     F x following_weight + P x preserving_weight, F and P the mean P(yes) of their questions
 

@@ -1,4 +1,4 @@
-"""GenEval's scores as pure functions of what was detected in an image (spec flow 5).
+"""GenEval's scores as pure functions of what was detected in an image.
 
 Three scores are in use, and they are not the same thing:
 

@@ -1,4 +1,4 @@
-"""Reward `geneval`: GenEval's score of the objects that a detector finds (spec flow 5).
+"""Reward `geneval`: GenEval's score of the objects that a detector finds.
 
 The published detector (Mask2Former with CLIP for colours) wants packages of its own, so detection
 is a function that the configuration names: it is called as detect(images, metadata, **parameters)

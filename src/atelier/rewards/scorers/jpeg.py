@@ -1,6 +1,6 @@
 """Rewards `jpeg_compressibility` and `jpeg_incompressibility`: the size of the image as JPEG.
 
-Published code disagrees about the sign (spec flow 5), so both exist, each labelled by what a
+Published code disagrees about the sign, so both exist, each labelled by what a
 higher value means.
 """
 
@@ -16,7 +16,7 @@ from atelier.config.sections.rewards import JpegConfig
 from atelier.rewards.base import Direction, ScoreBatch, Scores
 
 # Flat grey has only zero coefficients: its size hardly depends on quality or encoder.
-_GOLDEN_KILOBYTES = {64: 0.689, 512: 4.721}  # golden value 13 of spec flow 11, and a larger one
+_GOLDEN_KILOBYTES = {64: 0.689, 512: 4.721}  # as published, and a larger one
 _GOLDEN_TOLERANCE = 0.3  # headers and Huffman tables differ between encoders
 
 

@@ -1,6 +1,6 @@
 """What MMMG's scorers have in common: a prompt's knowledge graph, regions, and the score of both.
 
-score = readability x knowledge fidelity by Dice (spec qwen 2.4)
+score = readability x knowledge fidelity by Dice
 """
 
 from __future__ import annotations

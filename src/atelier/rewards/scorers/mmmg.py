@@ -1,6 +1,6 @@
 """Reward `mmmg`: how much of its knowledge graph an image shows, times how readable it is.
 
-A judge is asked once for verdicts of all elements and dependencies (spec qwen 2.2), or about each
+A judge is asked once for verdicts of all elements and dependencies, or about each
 of them, yes or no.
 """
 

@@ -1,4 +1,4 @@
-"""Reward `ocr`: how much of the target text can be read in the image (spec flow 5).
+"""Reward `ocr`: how much of the target text can be read in the image.
 
 The target is `metadata["target"]`; of a prompt with several, `metadata["targets"]` are all. An
 image without one has no score: it is Missing.

@@ -1,7 +1,7 @@
 """PP-OCR through rapidocr: an image in, the lines read in it out.
 
 Call flags of rapidocr stick to the engine object, and an engine is not made for two threads at
-once, so there is one engine a mode and thread (spec platform 16). Models come from the wheel: they
+once, so there is one engine a mode and thread. Models come from the wheel: they
 are named by path, because rapidocr would download one that is only named by version.
 """
 

@@ -1,4 +1,4 @@
-"""DeepGen-RL's newer rule for text in images, as pure functions of strings (spec deepgen 5.2).
+"""DeepGen-RL's newer rule for text in images, as pure functions of strings.
 
 Every quoted text counts by its length, and each is looked for among what the reader read: in single
 lines, in neighbours joined, and in all of it. Unlike the older rule (text.py) text around a target

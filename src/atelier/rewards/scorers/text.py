@@ -1,4 +1,4 @@
-"""The published OCR reward as pure functions of strings (spec flow 5, golden values 12).
+"""The published OCR reward as pure functions of strings.
 
 The rule has weak spots that are kept, because published numbers are made with it: text around the
 target costs nothing, the order of the lines matters, punctuation counts. The options of `OcrConfig`

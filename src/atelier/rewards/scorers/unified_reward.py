@@ -1,4 +1,4 @@
-"""Reward `unified_reward`: a judge's mark for one image, 1 to 5 (spec flow 5, deepgen 5.5).
+"""Reward `unified_reward`: a judge's mark for one image, 1 to 5.
 
 Deviations: an image without a mark, or without one of two, is Missing; the published rewards give
 0, or the mean of the call's other images. A mark out of range (`10`) is none, where they read `1`.

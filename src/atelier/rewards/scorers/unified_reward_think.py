@@ -1,6 +1,6 @@
 """Reward `unified_reward_think`: the share of the comparisons in its group that an image wins.
 
-Source: spec deepgen 5.5. Deviations: comparisons without an answer count for nobody, where the
+Source: DeepGen-RL. Deviations: comparisons without an answer count for nobody, where the
 published reward gives half a win to both and so hides an outage; only a judge who says that it is
 a tie makes one. An image with too few answers is Missing; pairs are asked about in both orders, and
 count where both were answered; the question asks for what such judges were trained to write;

@@ -1,4 +1,4 @@
-"""Reward `vlm_ocr`: how much of the target text a judge reads in the image (spec flow 5).
+"""Reward `vlm_ocr`: how much of the target text a judge reads in the image.
 
 The judge's text is compared by the rule of `ocr`, with all white space removed. Deviation: an image
 whose text was not read is Missing, where the published reward gives 0.

@@ -1,4 +1,4 @@
-"""Reward `yes_no`: the probability that a judge says yes (spec janus 6).
+"""Reward `yes_no`: the probability that a judge says yes.
 
 An image's prompt is put into each question; with several questions the mean counts, and an image
 without an answer to one of them has no score.

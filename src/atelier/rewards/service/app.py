@@ -78,78 +78,88 @@ def create_app(
         token=token,
     )
     _answer_errors_alike(app, metrics)
-    _add_endpoints(app, rewards, limits, door, metrics)
+    _Endpoints(rewards, limits, door, metrics).add_to(app)
     document_bodies(app.openapi())
     return app
 
 
-def _add_endpoints(
-    app: FastAPI,
-    rewards: Mapping[str, ServedReward],
-    limits: Limits,
-    door: Door,
-    metrics: Metrics,
-) -> None:
-    @app.post(
-        "/score",
-        response_model=ScoreAnswer,
-        responses={200: {"headers": {QUEUE_HEADER: _QUEUE_LENGTH}}},
-    )
-    async def score(request: Request) -> Response:
+@dataclass(frozen=True)
+class _Endpoints:
+    """What the service answers."""
+
+    rewards: Mapping[str, ServedReward]
+    limits: Limits
+    door: Door
+    metrics: Metrics
+
+    def add_to(self, app: FastAPI) -> None:
+        """Each under its path."""
+        waiting = {"headers": {QUEUE_HEADER: _QUEUE_LENGTH}}
+        app.post("/score", response_model=ScoreAnswer, responses={200: waiting})(self.score)
+        app.get("/healthz")(self.healthz)
+        app.get("/readyz", responses={503: {"model": Readiness}})(self.readyz)
+        app.get("/version")(self.version)
+        app.get("/metrics", response_class=PlainTextResponse)(self.metrics_page)
+        app.post("/drain")(self.drain)
+
+    async def score(self, request: Request) -> Response:
         """Score a batch by one reward or several."""
         received = read_body(request.headers.get("Content-Type", ""), await request.body())
-        asked = received.head.rewards
-        names = list(rewards) if asked is None else list(dict.fromkeys(asked))
-        if unknown := [name for name in names if name not in rewards]:
-            text = f"this service has {', '.join(rewards)} and not {', '.join(unknown)}"
-            raise Refused(422, "unknown_reward", legible(text))
-        if received.count > limits.items:
-            text = f"{received.count} items, at most {limits.items} are taken"
-            raise Refused(413, "too_many_items", text)
-        answers = await asyncio.gather(*(_score(name, received) for name in names))
+        names = self._asked(received)
+        self._require_few(received)
+        answers = await asyncio.gather(*(self._score(name, received) for name in names))
         answer = ScoreAnswer(
             request_id=received.head.request_id, rewards=dict(zip(names, answers, strict=True))
         )
         # As it is: the framework would check and convert every result once more.
         return Response(answer.model_dump_json(), media_type="application/json")
 
-    async def _score(name: str, received: Received) -> RewardAnswer:
-        timeout = min(limits.seconds, received.head.timeout or limits.seconds)
-        with metrics.latency.labels(name).time():
-            answer = await rewards[name].score(received, limits.pixels, timeout)
-        metrics.count(name, answer)
-        return answer
-
-    @app.get("/healthz")
-    async def healthz() -> dict[str, str]:
+    async def healthz(self) -> dict[str, str]:
         """200 while the process answers."""
         return {"status": "ok"}
 
-    @app.get("/readyz", responses={503: {"model": Readiness}})
-    async def readyz(response: Response) -> Readiness:
+    async def readyz(self, response: Response) -> Readiness:
         """200 when every golden sample is scored within its tolerance."""
-        ready = door.ready and not door.draining
+        ready = self.door.ready and not self.door.draining
         response.status_code = 200 if ready else 503
-        states = {name: served.state for name, served in rewards.items()}
-        return Readiness(ready=ready, draining=door.draining, rewards=states)
+        states = {name: served.state for name, served in self.rewards.items()}
+        return Readiness(ready=ready, draining=self.door.draining, rewards=states)
 
-    @app.get("/version")
-    async def version(response: Response) -> VersionAnswer:
+    async def version(self, response: Response) -> VersionAnswer:
         """What scores, by reward; the header Accept-Post lists what /score takes."""
         response.headers["Accept-Post"] = ", ".join(BODIES)
-        served = {name: one.identity for name, one in rewards.items()}
+        served = {name: one.identity for name, one in self.rewards.items()}
         return VersionAnswer(service=__version__, rewards=served)
 
-    @app.get("/metrics", response_class=PlainTextResponse)
-    async def metrics_page() -> Response:
+    async def metrics_page(self) -> Response:
         """For Prometheus."""
-        return Response(metrics.page(), media_type=CONTENT_TYPE_LATEST)
+        return Response(self.metrics.page(), media_type=CONTENT_TYPE_LATEST)
 
-    @app.post("/drain")
-    async def drain(timeout: Annotated[float, Query(ge=0, le=3600)] = 60.0) -> DrainAnswer:
+    async def drain(self, timeout: Annotated[float, Query(ge=0, le=3600)] = 60.0) -> DrainAnswer:
         """Take nothing more, and answer when what runs is done or after `timeout` seconds."""
-        door.draining = True
-        return DrainAnswer(running=await door.wait_empty(timeout))
+        self.door.draining = True
+        return DrainAnswer(running=await self.door.wait_empty(timeout))
+
+    def _asked(self, received: Received) -> list[str]:
+        """Names of rewards, each once; all where none is named."""
+        asked = received.head.rewards
+        names = list(self.rewards) if asked is None else list(dict.fromkeys(asked))
+        if unknown := [name for name in names if name not in self.rewards]:
+            text = f"this service has {', '.join(self.rewards)} and not {', '.join(unknown)}"
+            raise Refused(422, "unknown_reward", legible(text))
+        return names
+
+    def _require_few(self, received: Received) -> None:
+        if received.count > self.limits.items:
+            text = f"{received.count} items, at most {self.limits.items} are taken"
+            raise Refused(413, "too_many_items", text)
+
+    async def _score(self, name: str, received: Received) -> RewardAnswer:
+        timeout = min(self.limits.seconds, received.head.timeout or self.limits.seconds)
+        with self.metrics.latency.labels(name).time():
+            answer = await self.rewards[name].score(received, self.limits.pixels, timeout)
+        self.metrics.count(name, answer)
+        return answer
 
 
 @asynccontextmanager

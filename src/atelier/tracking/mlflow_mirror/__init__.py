@@ -37,7 +37,7 @@ from atelier.tracking.run_directory import RunDirectory
 __all__ = ["is_left_alone", "sync"]
 
 telemetry.off_by_default()
-# MLflow's own defaults block a call for four minutes when its server is gone (spec platform 11).
+# MLflow's own defaults block a call for four minutes when its server is gone.
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR", "1")

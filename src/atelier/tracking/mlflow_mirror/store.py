@@ -19,7 +19,7 @@ _clients: dict[str, Any] = {}
 
 def client(uri: str) -> Any:
     """A client whose store is ready. Creating a SQLite store in several processes at once fails
-    in all but one (spec platform 11), so it is done under a file lock."""
+    in all but one, so it is done under a file lock."""
     from mlflow import MlflowClient
 
     logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)

@@ -12,7 +12,8 @@ from atelier.config.schema import RunConfig
 from atelier.report.run_data import own_records
 from atelier.tracking.mlflow_mirror.memory import Memory
 from atelier.tracking.mlflow_mirror.store import experiment
-from atelier.tracking.run_directory import RunDirectory, read_run_file, write_json
+from atelier.tracking.run_directory import RunDirectory
+from atelier.tracking.run_file import note_in_run_file
 
 RUN_TAG, ITEM_TAG = "atelier.run", "atelier.item"
 
@@ -67,8 +68,7 @@ class Target:
         item = f"run:{self.memory.values['digest']}"
         run_id = self._find_or_create(item, description["run_name"], tags)
         self.memory.note(run_id=run_id, status="RUNNING")
-        now = read_run_file(self.run)  # opening took seconds: the run went on
-        write_json(self.run.run_file, now | {"mlflow_run_id": run_id})
+        note_in_run_file(self.run, mlflow_run_id=run_id)
 
     def child(self, stage: str, record: Mapping[str, Any]) -> str:
         """The MLflow run of one attempt at a stage."""

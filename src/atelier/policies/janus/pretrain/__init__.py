@@ -4,5 +4,5 @@
 else to draw, judge, answer, draw again and edit, in the conversations that reinforcement learning
 later has with it. Its snapshots are complete checkpoints; `promote` turns one of them into
 `assets/tiny-janus`. Needs torch and transformers, not the rest of Atelier's dependencies; about
-nine minutes on one H200. Source: spec janus 1, 4.1, 5; design section 6.
+nine minutes on one H200. Source: FocusDiff and Janus-Pro-R1.
 """

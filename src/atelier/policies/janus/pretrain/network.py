@@ -183,7 +183,7 @@ def loss(model: JanusForConditionalGeneration, hidden: Tensor, batch: Batch) -> 
     """Mean cross-entropy of what is predicted: image tokens or text.
 
     Of text the first token has half of the weight: it is the answer, the rest gives reasons
-    (spec janus 4.1 has 0.8).
+    (Janus-Pro-R1 has 0.8).
     """
     if batch.drawn is not None:
         logits = model.model.generation_head(_before(hidden, batch.target, batch.width))

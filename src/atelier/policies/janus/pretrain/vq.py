@@ -2,7 +2,7 @@
 
 Codes and latents are directions: both are normalised, as the original does and as decoding does in
 transformers. At the end the codebook holds unit vectors, so that the library's encoding, which does
-not normalise, finds the same codes (spec janus 12).
+not normalise, finds the same codes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One image a sample: of a prompt, or of a source image and an instruction. Spec janus 1, 3, 5."""
+"""One image a sample: of a prompt, or of a source image and an instruction."""
 
 from __future__ import annotations
 

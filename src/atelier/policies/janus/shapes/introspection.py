@@ -1,4 +1,4 @@
-"""Draw, judge, draw again: images 1 ... K and the answers between them. Spec janus 4.2, 4.4.
+"""Draw, judge, draw again: images 1 ... K and the answers between them. Source: Janus-Pro-R1.
 
     image 1, answer 1, image 2, ..., answer K - 1, image K
 

@@ -2,7 +2,7 @@
 
 Weights have a version, requests ask for it, and answers bear it (weights.py): a server that was
 restarted meanwhile, and so has lost them, is found out by its first answer, is brought them again,
-and asked again. Source: spec qwen 4.4, 5.
+and asked again. Source: the Qwen vision GRPO guide.
 """
 
 from __future__ import annotations

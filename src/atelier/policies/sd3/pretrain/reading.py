@@ -1,4 +1,4 @@
-"""How much of a word PP-OCR's recogniser reads from a whole image: the reward of spec/flow.md 5.
+"""How much of a word PP-OCR's recogniser reads from a whole image: MM-GRPO's reward.
 
 A plain copy of the published formula, so that pre-training needs no reward service.
 """
