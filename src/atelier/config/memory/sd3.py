@@ -17,8 +17,8 @@
 Activations, in values a token and channel of the compute dtype, are measured on SD3.5-Medium under
 autocast at 512x512: 27 a layer with gradients (batch 8, 16 and 24: 30.7,
 48.8 and 66.8 GiB), 18 in all without. With gradient checkpointing one a layer is kept, and one
-layer's are there at a time. A fast transformer that is compiled keeps 16 a layer (batch 24: 36.6
-GiB; benchmarks/README.md).
+layer's are there at a time. A fast transformer that is compiled keeps 14.9 a layer (batch 24: 37.2
+GiB of a whole step; benchmarks/README.md).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from atelier.config.sections.policy_parts import DTYPE_BYTES
 from atelier.config.sft_rules import picture_micro_batch
 
 _VALUES_WITH_GRADIENT = 27  # a token, channel and layer
-_VALUES_OF_FAST = 16  # the same
+_VALUES_OF_FAST = 14.9  # the same
 _VALUES_WITHOUT = 18  # a token and channel, whatever the number of layers
 _DECODED_TENSORS = 4  # of the autoencoder's widest activation at the image's full size
 
