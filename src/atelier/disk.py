@@ -1,8 +1,11 @@
-"""A full disk: recognised whoever met it, and a stop that can be resumed instead of a crash."""
+"""A disk that is full, or may not be written: recognised whoever met it, and a stop that can be
+resumed instead of a crash."""
 
 from __future__ import annotations
 
 import errno
+import os
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,8 +14,19 @@ from pathlib import Path
 from atelier.errors import Stopped
 
 _NUMBERS = (errno.ENOSPC, errno.EDQUOT)
+# What no room would mend, and how it is mended.
+_REFUSED = {
+    errno.EROFS: "it is mounted read-only: mount it to be written",
+    errno.EACCES: "give this user the right to write there",
+    errno.EPERM: "give this user the right to write there",
+    errno.EFBIG: "a file may not be so large: raise `ulimit -f`, or use a disk that takes it",
+}
 # Libraries that write by themselves keep the number to themselves: safetensors, shutil, SQLite.
 _WORDS = ("No space left on device", "StorageFull", "Disk quota exceeded", "disk is full")
+
+
+# How safetensors tells the number of an error of the system.
+_IN_WORDS = re.compile(r"(?:os error |code: )(\d+)")
 
 
 def is_full(error: BaseException) -> bool:
@@ -27,6 +41,28 @@ def is_full(error: BaseException) -> bool:
             return True
         found = found.__cause__ or found.__context__
     return False
+
+
+def refusal(error: BaseException) -> str | None:
+    """How to mend that something may not be written; None where that is not what an error says."""
+    if isinstance(error, OSError) and error.errno is not None:
+        return _REFUSED.get(error.errno)
+    told = _IN_WORDS.search(str(error))
+    return _REFUSED.get(int(told[1])) if told else None
+
+
+def require_writable(folder: Path) -> None:
+    """Before hours of work: files can be written into a folder, which is made.
+
+    Raises:
+        Stopped: not there.
+    """
+    what = "what is saved there"
+    with stopped_when_full(folder, what), stopped_when_refused(folder, what):
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / f".probe.{os.getpid()}"
+        probe.write_bytes(b"written to see whether it can be")
+        probe.unlink()
 
 
 @contextmanager
@@ -50,6 +86,25 @@ def stopped_when_full(folder: Path, what: str = "", needed: int | None = None) -
         if not is_full(error):
             raise
         raise Stopped(full_disk_message(_place(folder, error), folder, what, needed)) from error
+
+
+@contextmanager
+def stopped_when_refused(folder: Path, what: str) -> Iterator[None]:
+    """Inside, where nothing is done but writing into a folder, a refusal becomes Stopped (75).
+
+    Raises:
+        Stopped: the folder is read-only, somebody else's, or takes no file so large.
+    """
+    try:
+        yield
+    except Exception as error:
+        mend = refusal(error)
+        if mend is None:
+            raise
+        raise Stopped(
+            f"{_place(folder, error)}: {what} cannot be written: {mend}. What was finished before "
+            "is whole; then resume"
+        ) from error
 
 
 def full_disk_message(place: str, folder: Path, what: str = "", needed: int | None = None) -> str:

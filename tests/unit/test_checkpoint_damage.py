@@ -31,6 +31,7 @@ from atelier.training.checkpoint import (
     LoopState,
     latest_checkpoint,
     load_checkpoint,
+    make_ready,
     prune_checkpoints,
     save_checkpoint,
     verify_manifest,
@@ -223,3 +224,12 @@ def test_a_note_of_pruned_checkpoints_that_is_none(tmp_path: Path, text: str) ->
     (tmp_path / PRUNED).write_text(text)
     with pytest.raises(DataError, match=r"pruned\.json: not a note .* or remove it"):
         pruned_checkpoints(tmp_path)
+
+
+def test_what_a_killed_life_left_half_written_goes_before_the_next(tmp_path: Path) -> None:
+    whole, left, other = (tmp_path / name for name in ("step-000001", ".step-000002.77", ".other"))
+    for one in (whole, left, other):
+        one.mkdir()
+        (one / "weights").touch()
+    make_ready(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"step-000001", ".other"}

@@ -8,6 +8,7 @@ from PIL import Image, ImageDraw, ImageFont
 from atelier.config.sections.rewards import JpegConfig, OcrConfig
 from atelier.errors import ConfigError
 from atelier.rewards import Missing, ScoreBatch
+from atelier.rewards.reward_set import Reward, RewardSet
 from atelier.rewards.scorers import ocr_engine
 from atelier.rewards.scorers.jpeg import JpegCompressibility, JpegIncompressibility
 from atelier.rewards.scorers.ocr import OcrScorer
@@ -64,20 +65,19 @@ def test_an_ocr_failure_is_missing_for_that_image_only(monkeypatch):
     assert scores.values[1] == 1.0
 
 
-def test_every_thread_and_mode_has_its_own_engine():
-    engines = []
+def test_who_reads_has_an_engine_alone_and_leaves_it_to_the_next():
+    plain, detecting = ocr_engine._borrowed_engine, ocr_engine._borrowed_engine(True)
+    with plain(False) as first, plain(False) as second, detecting as third:
+        assert len({id(one) for one in (first, second, third)}) == 3
+    with ocr_engine._borrowed_engine(False) as again:
+        assert again in (first, second)
 
-    def collect():
-        engines.append(ocr_engine._engine(False))
 
-    thread = threading.Thread(target=collect)
-    thread.start()
-    thread.join()
-    collect()
-    collect()
-    assert engines[1] is engines[2]
-    assert engines[0] is not engines[1]
-    assert ocr_engine._engine(True) is not engines[1]
+def test_an_engine_that_failed_is_not_used_again():
+    with pytest.raises(RuntimeError), ocr_engine._borrowed_engine(False) as broken:
+        raise RuntimeError("bad tensor")
+    with ocr_engine._borrowed_engine(False) as next_one:
+        assert next_one is not broken
 
 
 def test_images_of_a_batch_are_read_at_the_same_time(monkeypatch):
@@ -96,8 +96,24 @@ def test_images_of_a_batch_are_read_at_the_same_time(monkeypatch):
     assert [one["text"] for one in scores.details] == ["A" * one.width for one in images]
     assert list(scores.values) == [1.0] * 8
     assert seen == {"score-ocr"}
-    scorer.close()
-    scorer.close()
+
+
+def test_images_that_hang_keep_no_other_batch_from_its_scores(monkeypatch):
+    """As many as there are workers, in a batch that is given up at its deadline."""
+    released = threading.Event()
+
+    def hangs_on_wide(image, detect):
+        if image.width > 8:
+            released.wait(60)
+        return [ocr_engine.Line("A", 1.0)]
+
+    monkeypatch.setattr(ocr_engine, "read_lines", hangs_on_wide)
+    wide, narrow = ([Image.new("RGB", (width, 8))] * 2 for width in (16, 8))
+    with RewardSet([Reward(OcrScorer(OcrConfig(workers=2)))], 30) as rewards:
+        late = rewards.collect([rewards.submit(batch(wide, ["A"] * 2))], 0.5)
+        assert not late.valid.any()
+        assert rewards.collect([rewards.submit(batch(narrow, ["A"] * 2))]).valid.all()
+        released.set()
 
 
 def test_what_can_never_be_read_is_said_by_whoever_asks(monkeypatch):

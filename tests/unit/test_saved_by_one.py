@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import wait
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from torch import nn
 from atelier.config.resolve import resolve
 from atelier.config.sections.launch import LaunchConfig
 from atelier.config.sections.train import TrainConfig
+from atelier.errors import Stopped
 from atelier.tracking.run_directory import RunDirectory
 from atelier.training.distributed import World
 from atelier.training.engines import OptimizerState, make_engine
@@ -78,3 +80,29 @@ def test_a_rank_that_does_not_write_wants_nothing(tmp_path: Path) -> None:
     session = Session(resolve("tiny/base", []), "digest", other)
     session.save(engine, None, None, Journal(RunDirectory(tmp_path), other))
     assert engine.wanted == [False, False]
+
+
+def told_of_a_full_disk(world: World) -> list[str]:
+    """What each rank raises where the first one's checkpoint could not be written."""
+    session = Session(resolve("tiny/flow-grpo-fast", []), "identity", world)
+    seen = []
+    for look in (session.check_saving, session.wait_for_saving):
+        if world.is_main:
+            session.saving.begin(_full)
+            wait([session.saving._writing])
+        try:
+            look()
+            look()
+        except Stopped as stop:
+            seen.append(str(stop))
+    look()  # it is told once
+    return seen
+
+
+def _full() -> None:
+    raise Stopped("the disk is full")
+
+
+def test_every_rank_stops_with_the_reason_of_the_one_that_writes() -> None:
+    """One that went on would wait for the others, and end with words that say nothing."""
+    assert on_ranks(told_of_a_full_disk, 2) == [["the disk is full"] * 2] * 2

@@ -89,6 +89,7 @@ def test_an_error_of_training_is_not_hidden_by_one_of_a_write(
 SIGNALLED = """
 import os, signal, sys, time
 from pathlib import Path
+from threading import Timer
 from atelier.training.saving import Saving
 
 def write():
@@ -100,14 +101,26 @@ with Saving() as saving:
     saving.begin(write)
     while not Path(sys.argv[1], "begun").exists():
         time.sleep(0.01)
-    os.kill(os.getpid(), signal.SIGTERM)
+    if sys.argv[2] == "train":
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(60)
+    Timer(0.1, os.kill, (os.getpid(), signal.SIGTERM)).start()
+    if sys.argv[2] == "wait":
+        saving.wait()
+    if sys.argv[2] == "begin":
+        saving.begin(time.sleep)
     time.sleep(60)
     Path(sys.argv[1], "survived").touch()
 """
 
 
-def test_a_signal_waits_for_what_is_written_and_ends_the_process(tmp_path: Path) -> None:
-    ended = subprocess.run([sys.executable, "-c", SIGNALLED, str(tmp_path)], check=False)
+@pytest.mark.parametrize("meanwhile", ["train", "wait", "begin"])
+def test_a_signal_waits_for_what_is_written_and_ends_the_process(
+    meanwhile: str, tmp_path: Path
+) -> None:
+    """Also where the trainer itself is waiting for it: the last checkpoint always is."""
+    command = [sys.executable, "-c", SIGNALLED, str(tmp_path), meanwhile]
+    ended = subprocess.run(command, check=False)
     assert ended.returncode == -signal.SIGTERM
     assert {path.name for path in tmp_path.iterdir()} == {"begun", "whole"}
 

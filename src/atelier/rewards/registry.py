@@ -15,6 +15,7 @@ from atelier.config.sections.judge import JudgeConfig
 from atelier.config.sections.rewards import (
     CustomRewardConfig,
     JudgedSection,
+    OcrRewardConfig,
     RewardsConfig,
     RewardSection,
 )
@@ -94,6 +95,11 @@ def make_scorers(
     return made
 
 
+def batches_at_a_time(section: RewardSection) -> int:
+    """That a process scores. OCR divides a batch among its workers."""
+    return 1 if isinstance(section, OcrRewardConfig) else section.workers
+
+
 def build(
     rewards: RewardsConfig,
     judges: Mapping[str, JudgeConfig] | None = None,
@@ -116,11 +122,11 @@ def build(
     made = []
     for name, (scorer, digest) in make_scorers(rewards, reachable, tracing, usage).items():
         section = sections[name]
-        threads = section.workers
+        threads = batches_at_a_time(section)
         if section.placement != "in_process":
             urls, token = _services(name, section, managed or {})
             # One more than they score at a time: the next batch is on its way meanwhile.
-            threads = section.workers * len(urls) + 1
+            threads = threads * len(urls) + 1
             scorer = RemoteScorer(
                 scorer,
                 urls,

@@ -207,9 +207,11 @@ class RewardSet:
 
     def close(self) -> None:
         """End the threads. One that hangs is a daemon and ends with the process."""
+        for threads in self._threads.values():
+            threads.drop_queue()
         for reward in self.rewards.values():
             if isinstance(reward.scorer, Closeable):
-                reward.scorer.close()
+                reward.scorer.close()  # what is being scored ends soon
         for threads in self._threads.values():
             threads.close()
 

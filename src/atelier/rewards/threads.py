@@ -9,10 +9,54 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+_NAME = "score-"
+
+
+def are_scoring() -> bool:
+    """Whether any thread that scores is still there: one that hangs, or was given up."""
+    return any(one.name.startswith(_NAME) for one in threading.enumerate())
+
+
+def side_by_side(
+    call: Callable[[Item], Result], items: Sequence[Item], threads: int, name: str
+) -> list[Result]:
+    """What a call gives of every item, in their order, by so many threads of this call's own: what
+    hangs in one call keeps none from the next.
+
+    Raises:
+        what it raised for the first item for which it did.
+    """
+    outcomes: list[Outcome | None] = [None] * len(items)
+    places = iter(range(len(items)))
+    lock = threading.Lock()
+
+    def work() -> None:
+        while True:
+            with lock:
+                place = next(places, None)
+            if place is None:
+                return
+            outcomes[place] = Outcome.of(partial(call, items[place]))
+
+    helpers = [
+        threading.Thread(target=work, name=f"{_NAME}{name}", daemon=True)
+        for _ in range(min(threads, len(items)))
+    ]
+    for one in helpers:
+        one.start()
+    for one in helpers:
+        one.join()
+    return [one.returned() for one in outcomes if one is not None]
 
 
 @dataclass(frozen=True)
@@ -69,8 +113,8 @@ class ScoringThreads:
                 self._given_up.add(future)
                 self._start_thread()
 
-    def close(self, patience_seconds: float = 5.0) -> None:
-        """End the threads; queued calls are cancelled, a hung thread is left to the process."""
+    def drop_queue(self) -> None:
+        """Cancel the calls that wait."""
         while not self._calls.empty():
             try:
                 waiting = self._calls.get_nowait()
@@ -78,6 +122,10 @@ class ScoringThreads:
                 break
             if waiting is not None:
                 waiting[0].cancel()
+
+    def close(self, patience_seconds: float = 5.0) -> None:
+        """End the threads; queued calls are cancelled, a hung thread is left to the process."""
+        self.drop_queue()
         for _ in self._threads:
             self._calls.put(None)
         end = time.monotonic() + patience_seconds
@@ -85,7 +133,7 @@ class ScoringThreads:
             thread.join(max(0.0, end - time.monotonic()))
 
     def _start_thread(self) -> None:
-        thread = threading.Thread(target=self._work, name=f"score-{self.name}", daemon=True)
+        thread = threading.Thread(target=self._work, name=f"{_NAME}{self.name}", daemon=True)
         self._threads.append(thread)
         thread.start()
 

@@ -15,7 +15,7 @@ import gc
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from atelier import telemetry
 from atelier.config.paths import without_machine_paths
@@ -25,6 +25,9 @@ from atelier.tracking.run_directory import RunDirectory
 
 if TYPE_CHECKING:
     from atelier.training.trainer import Around
+
+
+INTERRUPTED = 130  # as a shell says it
 
 
 def main(around: Around = contextlib.nullcontext) -> int:
@@ -57,8 +60,26 @@ def main(around: Around = contextlib.nullcontext) -> int:
             message = without_machine_paths(str(error), arguments.run.resolve())
             sys.stderr.write(f"{type(error).__name__}: {message}\n")
         return error.exit_code
+    except KeyboardInterrupt:
+        sys.stderr.write(
+            "interrupted; what was saved before is whole, and a resume goes on from it\n"
+        )
+        return INTERRUPTED
     return 0
 
 
+def end(code: int) -> NoReturn:
+    """End the process with this code, although a scorer may still be reading an image: a thread
+    that comes back from native code while the interpreter ends would abort the process."""
+    from atelier.rewards.threads import are_scoring
+
+    if are_scoring():
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError):
+                stream.flush()
+        os._exit(code)
+    sys.exit(code)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    end(main())

@@ -25,7 +25,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from atelier.disk import stopped_when_full
+from atelier.disk import require_writable, stopped_when_full, stopped_when_refused
 from atelier.errors import CheckpointError, ConfigError, Stopped
 from atelier.permissions import as_usual
 from atelier.tracking.run_directory import all_checkpoints
@@ -77,17 +77,30 @@ def checkpoint_name(step: int) -> str:
     return f"step-{step:06d}"
 
 
+def make_ready(folder: Path) -> None:
+    """Before a life's first step, by who holds the run's lock: checkpoints can be written into the
+    folder, and what a killed life left half-written there, as large as one, is removed.
+
+    Raises:
+        Stopped: nothing can be written there.
+    """
+    require_writable(folder)
+    for left in folder.glob(".step-*"):
+        shutil.rmtree(left)
+
+
 def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
     """Write checkpoint `step-NNNNNN` into `folder`.
 
-    Raises Stopped when the disk is full, or a weight is not finite; what was there before stays
-    whole.
+    Raises Stopped when the disk is full or refuses it, or a weight is not finite; what was there
+    before stays whole.
     """
     _require_finite(checkpoint)
     final = folder / checkpoint_name(checkpoint.state.step)
     aside = folder / f".{final.name}.{os.getpid()}"
     what = f"the checkpoint of step {checkpoint.state.step}"
-    with stopped_when_full(folder, what, _size(checkpoint)):
+    refused = stopped_when_refused(folder, what)
+    with stopped_when_full(folder, what, _size(checkpoint)), refused:
         try:
             shutil.rmtree(aside, ignore_errors=True)  # of a killed life that had our number
             aside.mkdir(parents=True)

@@ -40,11 +40,11 @@ class Saving:
 
     def wait(self) -> None:
         """Until all is written; raise what stopped it, once."""
-        writing, self._writing = self._writing, None
         try:
-            if writing is not None:
-                writing.result()
+            if self._writing is not None:
+                self._writing.result()
         finally:
+            self._writing = None  # and not before: SIGTERM, meanwhile, waits for it
             self._release_signal()
 
     def __enter__(self) -> Saving:

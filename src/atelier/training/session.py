@@ -143,6 +143,16 @@ class Session:
         if self.ema is not None:
             self.ema.close()
 
+    def check_saving(self) -> None:
+        """Collective: raise on every rank what stopped a write, if it has ended."""
+        with self._world.failing_together():
+            self.saving.check()
+
+    def wait_for_saving(self) -> None:
+        """Collective: until all is written; raise on every rank what stopped it, once."""
+        with self._world.failing_together():
+            self.saving.wait()
+
     def save(
         self, engine: Engine, policy: Policy, ahead: Experience | None, journal: Journal
     ) -> None:
@@ -154,7 +164,7 @@ class Session:
         Raises:
             CheckpointError, Stopped: the checkpoint before this one could not be written.
         """
-        self.saving.wait()
+        self.wait_for_saving()
         # For one rank: those of a large model would fill the main memory of eight.
         writes = self._world.is_main
         weights, optimizer = engine.weights(wanted=writes), engine.optimizer_state(writes)

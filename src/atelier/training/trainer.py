@@ -67,7 +67,7 @@ class Trainer:
         with self.session.saving:
             self._run()
             self.link.meet(self.link.watch())
-            self.session.saving.wait()
+            self.session.wait_for_saving()
             self.world.barrier()  # ranks end together
             self.journal.event("finished", self.config.train.steps)
 
@@ -94,7 +94,7 @@ class Trainer:
                 if isinstance(ahead, InFlight):  # its scores are saved with it
                     ahead = self._collect(ahead, watch)
                 self._save(ahead)
-            self.session.saving.check()
+            self.session.check_saving()
 
     def _save(self, ahead: Experience | None) -> None:
         if self.learner is not None:

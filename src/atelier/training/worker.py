@@ -31,7 +31,7 @@ from atelier.rewards.service_file import read_urls
 from atelier.rewards.unit_range import require_unit_range
 from atelier.tracking.run_directory import RunDirectory, write_json
 from atelier.training.batches import step_samples
-from atelier.training.checkpoint import Checkpoint
+from atelier.training.checkpoint import Checkpoint, make_ready
 from atelier.training.distributed import World, join_world
 from atelier.training.engines import Engine, make_engine
 from atelier.training.experience import Collector
@@ -71,6 +71,9 @@ def train(config_path: Path, run: RunDirectory, around: Around = nullcontext) ->
         sides = take_sides(world, config.launch, _patience(config))
         if not sides.asks_first:
             leave_to_another_rank()
+        with sides.everyone.failing_together():
+            if sides.trains and sides.peers.is_main:  # who writes them
+                make_ready(run.checkpoints)
         _train(config, run, sides, around)
 
 

@@ -58,7 +58,7 @@ def _read(
 ) -> tuple[ScoreTable, str]:
     """Read all images in `config.workers` threads; there is no deadline for held-out scores."""
     scorer = OcrScorer(config)
-    with RewardSet([Reward(scorer, workers=config.workers)], float("inf")) as rewards:
+    with RewardSet([Reward(scorer)], float("inf")) as rewards:
         rewards.preflight()
         submissions = [
             rewards.submit(score_batch(images[at : at + BATCH], requests[at : at + BATCH]))

@@ -7,7 +7,6 @@ image without one has no score: it is Missing.
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -28,7 +27,7 @@ from atelier.rewards.scorers.text import (
     reading_order,
     similarity,
 )
-from atelier.rewards.threads import ScoringThreads
+from atelier.rewards.threads import side_by_side
 
 logger = logging.getLogger(__name__)
 
@@ -46,8 +45,6 @@ class OcrScorer:
 
     def __init__(self, config: OcrConfig) -> None:
         self.config = config
-        self._lock = threading.Lock()
-        self._readers: ScoringThreads | None = None
 
     @property
     def version(self) -> str:
@@ -57,23 +54,15 @@ class OcrScorer:
         return list(ocr_engine.model_files(self.config.detect).values())
 
     def score(self, batch: ScoreBatch) -> Scores:
-        """Read all images: those of one batch at the same time, where there are several workers.
-        A trainer waits for the last batch of a step, and not for many small ones."""
-        pairs = zip(batch.images, batch.metadata, strict=True)
+        """Read all images, so many at a time as there are workers: a trainer waits for the last
+        batch of a step, and not for many small ones."""
+        pairs = list(zip(batch.images, batch.metadata, strict=True))
         if self.config.workers == 1:
             scored = [self._score_image(*one) for one in pairs]
         else:
-            readers = self._threads()
-            reading = [readers.submit(partial(self._score_image, *one)) for one in pairs]
-            scored = [one.result().returned() for one in reading]
+            read = partial(side_by_side, name=self.name, threads=self.config.workers)
+            scored = read(lambda one: self._score_image(*one), pairs)
         return Scores(self.name, [score for score, _ in scored], [seen for _, seen in scored])
-
-    def close(self) -> None:
-        """End the threads that read."""
-        with self._lock:
-            readers, self._readers = self._readers, None
-        if readers is not None:
-            readers.close()
 
     def golden(self) -> tuple[ScoreBatch, Sequence[float], float]:
         """A word read right, the same word with a wrong target, and an empty image."""
@@ -87,13 +76,6 @@ class OcrScorer:
             group_ids=list(range(len(images))),
         )
         return batch, [1.0, 0.5, 0.0], 1e-6
-
-    def _threads(self) -> ScoringThreads:
-        """Each with an engine of its own, whichever batch its images are of."""
-        with self._lock:
-            if self._readers is None:
-                self._readers = ScoringThreads(self.name, self.config.workers)
-            return self._readers
 
     def _score_image(
         self, image: Image.Image, metadata: Mapping[str, Any]

@@ -1,13 +1,14 @@
 """PP-OCR through rapidocr: an image in, the lines read in it out.
 
 Call flags of rapidocr stick to the engine object, and an engine is not made for two threads at
-once, so there is one engine a mode and thread. Models come from the wheel: they
-are named by path, because rapidocr would download one that is only named by version.
+once, so an engine is of one mode, and who reads has it alone. Models come from the wheel: they are
+named by path, because rapidocr would download one that is only named by version.
 """
 
 from __future__ import annotations
 
-import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -26,7 +27,7 @@ WHOLE_IMAGE_WIDTH = 64
 _DETECTOR = "PP-OCRv6_det_small"
 _RECOGNIZER = "PP-OCRv6_rec_small"
 
-_engines = threading.local()
+_free: dict[bool, list[Any]] = {False: [], True: []}
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,8 @@ def read_lines(image: Image, detect: bool) -> list[Line]:
         Lines with text, in the engine's order; empty if nothing was read.
     """
     blue_green_red = np.ascontiguousarray(np.asarray(image.convert("RGB"))[:, :, ::-1])
-    result = _engine(detect)(blue_green_red)
+    with _borrowed_engine(detect) as engine:
+        result = engine(blue_green_red)
     if result.txts is None:
         return []
     boxes = result.boxes.tolist() if detect else [None] * len(result.txts)
@@ -86,12 +88,17 @@ def read_lines(image: Image, detect: bool) -> list[Line]:
     ]
 
 
-def _engine(detect: bool) -> Any:
-    """The calling thread's engine for a mode, built on first use (about 0.3 s)."""
-    engines: dict[bool, Any] = _engines.__dict__.setdefault("by_mode", {})
-    if detect not in engines:
-        engines[detect] = _build_engine(detect)
-    return engines[detect]
+@contextmanager
+def _borrowed_engine(detect: bool) -> Iterator[Any]:
+    """An engine that nobody else uses meanwhile, of a mode; built where none is free (about 0.3 s).
+    Threads come and go: what they have built is there for the next."""
+    free = _free[detect]
+    try:
+        engine = free.pop()  # at once for all threads
+    except IndexError:
+        engine = _build_engine(detect)
+    yield engine
+    free.append(engine)  # not after an error: who knows in what state it is
 
 
 def _build_engine(detect: bool) -> Any:

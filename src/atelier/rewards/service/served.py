@@ -14,7 +14,7 @@ from atelier.errors import AtelierError, ConfigError
 from atelier.legible import legible, legible_error, legible_traceback
 from atelier.rewards.base import Closeable, Missing, Scorer
 from atelier.rewards.checks import checked, may_be_had_later, require_golden
-from atelier.rewards.registry import make_scorers
+from atelier.rewards.registry import batches_at_a_time, make_scorers
 from atelier.rewards.service.bodies import Received
 from atelier.rewards.service.details import plain_detail
 from atelier.rewards.service.pictures import PictureError, PixelBounds
@@ -143,7 +143,7 @@ def build(settings: ServiceSettings, usage: Path | None = None) -> dict[str, Ser
         raise ConfigError("rewards: none is set, so there is nothing to serve")
     made = make_scorers(settings.rewards, settings.judges, usage=usage)
     return {
-        name: ServedReward(scorer, sections[name].workers, digest)
+        name: ServedReward(scorer, batches_at_a_time(sections[name]), digest)
         for name, (scorer, digest) in made.items()
     }
 
