@@ -219,3 +219,11 @@ def test_an_environment_is_stale_once_its_declaration_changes(tmp_path: Path) ->
 
     (declaration / "requirements.txt").write_text("# something else\n")
     assert found.state() == "stale"
+
+
+def test_what_is_not_there_is_not_verified() -> None:
+    """Said at once, and not after a minute of imports."""
+    result = CliRunner().invoke(application, ["verify", "runs/nowhere/export"])
+    assert result.exit_code != 0
+    assert "runs/nowhere/export: there is no such directory" in str(result.exception)
+    assert "Reloading" not in result.output

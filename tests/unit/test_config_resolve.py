@@ -141,7 +141,7 @@ def test_every_problem_is_reported_at_once_in_the_order_of_the_file(tmp_path: Pa
         "p.yaml:3: rollout.gruop_size: unknown key; did you mean rollout.group_size?",
         'p.yaml:5: train.steps: "many" must be a whole number',
         "p.yaml:6: train.seed: -1 must be greater than or equal to 0",
-        "--set algorithm.beta: algorithm.beta: -1",
+        "--set algorithm.beta: -1",
         "--set nonsense: expected dotted.key=value",
     ]
     assert all(part in message for part in expected), message

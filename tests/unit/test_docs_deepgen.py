@@ -190,7 +190,7 @@ def test_what_is_taken_of_the_variables_of_a_node_that_helps(
         asked.append((address, port, rank))
         return 0
 
-    monkeypatch.setenv("ATELIER_NODES_TOKEN", "a secret of all nodes")
+    monkeypatch.setenv("ATELIER_NODES_TOKEN", "a-secret-of-all-nodes")
     monkeypatch.setattr(command_line, "run_node", helped)
     monkeypatch.setattr(command_line, "_run_flow", lambda *_: pytest.fail("a run of its own"))
     node = {"NODE_RANK": "1", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29701", "NNODES": "2"}

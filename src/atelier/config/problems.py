@@ -45,7 +45,15 @@ def describe(error: ValidationError, origins: Mapping[KeyPath, Origin]) -> list[
         for path, text in _lines(detail)
     ]
     found.sort(key=lambda pair: (pair[0].source, pair[0].line or 0) if pair[0] else ("", 0))
-    return [f"{origin}: {text}" if origin else text for origin, text in found]
+    return [_told(origin, text) for origin, text in found]
+
+
+def _told(origin: Origin | None, text: str) -> str:
+    """A line with where it was written, which of --set names the key already."""
+    if origin is None:
+        return text
+    key = origin.source.removeprefix("--set ") if origin.source.startswith("--set ") else ""
+    return f"{origin}: {text.removeprefix(f'{key}: ') if key else text}"
 
 
 def has_conflicts(error: ValidationError) -> bool:
