@@ -15,6 +15,7 @@ from types import FrameType
 from typing import Any
 
 from atelier.background import meanwhile
+from atelier.config.gpu_seen import require_gpu
 from atelier.config.paths import runs_root
 from atelier.errors import AtelierError, ConfigError, PlanError
 from atelier.stages import quiet
@@ -50,9 +51,11 @@ def run_pipeline(
     show_logs(sys.stdout)
     try:
         # Refuse before anything starts.
-        launch = check_opening(recipe, overrides, run_name, resume, variables).launch
+        config = check_opening(recipe, overrides, run_name, resume, variables)
+        launch = config.launch
         if launch.node_rank:
             return run_node(launch.master_address, launch.master_port, launch.node_rank)
+        require_gpu(config)
         require_chosen_server()
         with _stoppable():
             state = _run_flow(recipe, overrides, run_name, resume, variables)

@@ -52,3 +52,12 @@ def test_a_run_that_stopped_itself_is_named(opened, monkeypatch, capfd, error, n
 
     assert ended_by(monkeypatch, stop) == error.exit_code
     assert ("To go on: atelier run --resume 3f2a" in capfd.readouterr().err) is named
+
+
+def test_a_run_on_gpus_is_refused_before_a_server_starts(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("atelier.config.gpu_seen._DEVICES", tmp_path)
+    monkeypatch.setattr(command_line, "_run_flow", lambda *_: pytest.fail("begun"))
+    assert command_line.run_pipeline("tiny/base", ["launch.device=cuda"]) == 3
+    assert "launch.device: cuda, but no GPU is seen" in capsys.readouterr().err
