@@ -20,9 +20,9 @@ from atelier.config.plan import plan
 from atelier.errors import ConfigError, PlanError
 from atelier.training.distributed import World
 from atelier.training.measures import Span, Stopwatch
+from benchmarks import scaling
 from benchmarks.communication import communication, of_cpu, of_gpu
 from benchmarks.idle import Interval, Recorded, recorded
-from benchmarks import scaling
 from benchmarks.scaling import arguments_of, opened, require_ranks, wanted
 from benchmarks.scaling_cases import CASES, Sweep
 from benchmarks.scaling_figures import efficiency, equivalence, figures, measured
