@@ -20,11 +20,10 @@ from benchmarks.learning_curves import remove_earlier
 from tests.support.runs import environment
 
 
-def swept(*words: str) -> int:
+def swept(*words: str) -> object:
     try:
         return learning_curves.main(words)
     except SystemExit as refused:
-        assert isinstance(refused.code, int)
         return refused.code
 
 
