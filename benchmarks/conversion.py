@@ -19,6 +19,13 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from atelier.config.resolve import load_stage_config
+from atelier.errors import ConfigError
+from atelier.tracking.run_directory import RunDirectory, all_checkpoints
+from benchmarks.options import exit_code_of
+
+FILE = "sft.pth"
+
 
 def atelier(*words: str) -> None:
     """A command of ours, whose output is shown where it fails.
@@ -33,13 +40,28 @@ def atelier(*words: str) -> None:
         raise SystemExit(f"{' '.join(words)}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
 
 
+def require_convertible(run: RunDirectory) -> None:
+    """Before anything is evaluated, which takes long.
+
+    Raises:
+        ConfigError: it is no run of DeepGen that was trained and saved, or was converted already.
+    """
+    config = load_stage_config(run.config("train"))
+    if config.policy.family != "deepgen":
+        raise ConfigError(f"{run.root}: a run of {config.policy.family}; name one of deepgen")
+    if not all_checkpoints(run.checkpoints):
+        raise ConfigError(f"{run.root}: has no checkpoint; train it with --finish")
+    if (file := run.root / FILE).exists():
+        raise ConfigError(f"{file}: is there already; move it aside to measure again")
+
+
 def converted(run: Path) -> dict[str, float]:
     """Seconds of each part, and the size of the file."""
     began = time.monotonic()
     for stage in ("baseline", "evaluate", "export"):
         atelier("stage", stage, "--run", str(run))
     exported = time.monotonic()
-    file = run / "sft.pth"
+    file = run / FILE
     atelier("export", "sft", str(run), str(file))
     return {
         "evaluate_and_export": round(exported - began, 1),
@@ -48,13 +70,20 @@ def converted(run: Path) -> dict[str, float]:
     }
 
 
-def main(words: Sequence[str] | None = None) -> None:
+def measure(run: Path) -> int:
+    require_convertible(RunDirectory(run))
+    print(json.dumps(converted(run)))
+    return 0
+
+
+def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("run", type=Path)
-    print(json.dumps(converted(parser.parse_args(words).run.resolve())))
+    run = parser.parse_args(words).run.resolve()
+    return exit_code_of(lambda: measure(run))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

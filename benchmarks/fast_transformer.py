@@ -44,6 +44,7 @@ from atelier.policies.grey_levels import GreyLevels
 from atelier.policies.sd3.conditions import Conditions
 from atelier.policies.sd3.policy import SD3Policy
 from benchmarks.arithmetic import Arithmetic, arithmetic, square_product_rate
+from benchmarks.options import at_least
 from benchmarks.sd3_shape import SHAPES, Shape, build_transformer, build_vae
 from benchmarks.timing import Meter, timed
 
@@ -53,6 +54,7 @@ Answer = tuple[Tensor, Tensor]
 """A velocity, and the gradient of all adapters."""
 
 CLIP_RANGE = 1e-4
+MOST_GUIDANCE = 100.0  # that a configuration takes
 PROMPT = Prompt(0, 0, "a sign that says SUN", {})
 
 
@@ -288,17 +290,31 @@ def results(options: argparse.Namespace) -> Iterator[Facts]:
             yield {"guidance": guidance, "way": way, "phase": "equivalence", **found}
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def device_name(text: str) -> str:
+    """Of a device that is here."""
+    try:
+        torch.empty(0, device=text)
+    except (RuntimeError, AssertionError) as error:  # AssertionError: a torch without CUDA
+        why = str(error).partition("\n")[0]
+        raise argparse.ArgumentTypeError(
+            f"torch has no {text!r} here ({why}); try --size tiny --device cpu --dtype float32"
+        ) from error
+    return text
+
+
+def arguments_of(words: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--size", default="medium", choices=SIZES)
-    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--device", type=device_name, default="cuda")
     parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float16", "float32"))
-    parser.add_argument("--rows", type=int, default=24, help="of a micro-batch, even")
-    parser.add_argument("--guidance", type=float, nargs="+", default=[1.0, 4.5])
-    parser.add_argument("--steps", type=int, default=10, help="of denoising")
-    parser.add_argument("--repeats", type=int, default=3, help="0: only compare what they give")
+    parser.add_argument("--rows", type=at_least(2), default=24, help="of a micro-batch, even")
+    parser.add_argument("--guidance", type=at_least(1.0), nargs="+", default=[1.0, 4.5])
+    parser.add_argument("--steps", type=at_least(1), default=10, help="of denoising")
+    parser.add_argument(
+        "--repeats", type=at_least(0), default=3, help="0: only compare what they give"
+    )
     parser.add_argument(
         "--ways",
         nargs="+",
@@ -312,9 +328,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
         action=argparse.BooleanOptionalAction,
         help="blocks of the fast transformer; default: on GPUs",
     )
-    options = parser.parse_args(arguments)
+    options = parser.parse_args(words)
+    if options.rows % 2:
+        parser.error("--rows: an even number; with guidance an image has two")
+    if max(options.guidance) > MOST_GUIDANCE:
+        parser.error(f"--guidance: {MOST_GUIDANCE:g} at most")
+    options.ways = list(dict.fromkeys(options.ways))  # each once
     if options.ways[0] != "stock":
         parser.error("--ways: stock comes first, others are compared with it")
+    return options
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    options = arguments_of(words)
     for facts in results(options):
         rounded = {k: float(f"{v:.4g}") if isinstance(v, float) else v for k, v in facts.items()}
         print(json.dumps(rounded), flush=True)

@@ -10,6 +10,10 @@ table: the curve of --metric, images trained on a second of training (without ev
 seconds of training until the first metric reached --target. A point of a curve has the means of
 every reward too, of the images trained on since the point before, as reward/NAME. Needs neither
 Prefect nor MLflow.
+
+Removes what an earlier sweep left in DIR (run-NN, curves.json, baseline.json) once every variant is
+planned, and nothing else. Ends with 1 where a variant failed, after all others; SIGTERM and Ctrl-C
+end its trainers, too.
 """
 
 from __future__ import annotations
@@ -17,27 +21,55 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shutil
 import signal
-import subprocess
 import sys
 import time
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
-from multiprocessing import get_context
+import traceback
+from collections.abc import Iterator, Sequence
+from concurrent.futures import (
+    CancelledError,
+    Future,
+    ProcessPoolExecutor,
+    ThreadPoolExecutor,
+    as_completed,
+)
+from contextlib import contextmanager
+from multiprocessing import active_children, get_context
 from pathlib import Path
-from typing import Any
+from threading import Event
+from types import FrameType
+from typing import Any, NamedTuple, NoReturn
 
+from atelier.config.paths import make_folder
 from atelier.config.plan import plan
 from atelier.config.resolve import load_stage_config, resolve
 from atelier.config.schema import RunConfig
 from atelier.data.prompts import read_prompts
+from atelier.errors import AtelierError
 from atelier.evaluation.evaluate import evaluate, score_folder
 from atelier.evaluation.judging import suite_judge
 from atelier.evaluation.results import Evaluation
+from atelier.processes.guard import STOPPED
+from atelier.processes.supervised import SupervisedProcess
 from atelier.rewards.registry import reachable_judges
 from atelier.tracking.events import read_json_lines
 from atelier.tracking.run_directory import RunDirectory
+from benchmarks.options import at_least, exit_code_of
 from benchmarks.prepared_runs import prepared
+
+OWN = re.compile(r"run-\d{2,}|curves\.json|baseline\.json")  # what a sweep leaves
+LOOK_SECONDS = 0.2
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class Variant(NamedTuple):
+    """What was asked for, and the recipe and the overrides that it means."""
+
+    text: str
+    recipe: str
+    overrides: list[str]
 
 
 def baseline(root: Path, recipe: str, overrides: list[str], device: str) -> dict[str, float]:
@@ -119,15 +151,51 @@ def split_variant(variant: str, recipe: str) -> tuple[str, list[str]]:
     return (named or [recipe])[-1], [part for part in parts if not part.startswith("recipe=")]
 
 
-def ended(process: subprocess.Popen[bytes], seconds: float | None) -> int:
+def planned_variants(options: argparse.Namespace) -> list[Variant]:
+    """All variants.
+
+    Raises:
+        ConfigError, PlanError: one cannot work; it is named.
+    """
+    found = []
+    for text in options.variant or [""]:
+        recipe, overrides = split_variant(text, options.recipe)
+        found.append(Variant(text, recipe, [*options.common, *overrides]))
+    base = [Variant("", options.recipe, options.common)] if options.baseline else []
+    for one in [*base, *found]:
+        try:
+            plan(resolve(one.recipe, one.overrides))
+        except AtelierError as error:
+            told = f"--variant {one.text!r}: {error}" if one.text else str(error)
+            raise type(error)(told) from error
+    return found
+
+
+def remove_earlier(out: Path) -> None:
+    """What an earlier sweep left in a folder; all else in it is somebody's."""
+    for one in [one for one in out.iterdir() if OWN.fullmatch(one.name)]:
+        if one.is_dir() and not one.is_symlink():
+            shutil.rmtree(one)
+        else:
+            one.unlink()
+
+
+def ended(process: SupervisedProcess, seconds: float | None, stopping: Event) -> int:
     """Its exit code; a trainer that runs longer than `seconds` is asked to stop, which is no
-    failure: what it evaluated until then counts."""
-    try:
-        return process.wait(seconds)
-    except subprocess.TimeoutExpired:
-        process.terminate()
-        code = process.wait()
-    return 0 if code == -signal.SIGTERM else code
+    failure: what it evaluated until then counts.
+
+    Raises:
+        CancelledError: all is to end.
+    """
+    began = time.monotonic()
+    while (code := process.poll()) is None:
+        if seconds is not None and time.monotonic() - began > seconds:
+            process.stop()
+            code = process.poll()
+            return 0 if code in (None, STOPPED) else code
+        if stopping.wait(LOOK_SECONDS):
+            raise CancelledError
+    return code
 
 
 def import_judges() -> None:
@@ -135,31 +203,34 @@ def import_judges() -> None:
     import atelier.judge_models.local  # noqa: F401
 
 
-def run_variant(
-    root: Path,
-    recipe: str,
-    overrides: list[str],
-    number: int,
-    options: argparse.Namespace,
-    scorers: ProcessPoolExecutor,
-) -> dict[str, Any]:
-    """Train and score one variant; variants take turns on the GPUs."""
-    visible = {"CUDA_VISIBLE_DEVICES": str(number % options.gpus)} if options.gpus else {}
-    config = resolve(recipe, overrides)
-    run = prepared(root / f"run-{number:02d}", config)
+def trainer_command(run: RunDirectory, config: RunConfig) -> list[str]:
+    """One process, or as many as the launch has."""
     trainer = ["-m", "atelier.training"]
     if config.launch.processes > 1:
         ranks = ["--nproc-per-node", str(config.launch.processes), "atelier.training"]
         trainer = ["-m", "atelier.processes.torchrun", *ranks]
+    return [sys.executable, *trainer, f"--config={run.config('train')}", f"--run={run.root}"]
+
+
+def run_variant(
+    variant: Variant,
+    number: int,
+    options: argparse.Namespace,
+    scorers: ProcessPoolExecutor,
+    stopping: Event,
+) -> dict[str, Any]:
+    """Train and score one variant; variants take turns on the GPUs."""
+    visible = {"CUDA_VISIBLE_DEVICES": str(number % options.gpus)} if options.gpus else {}
+    config = resolve(variant.recipe, variant.overrides)
+    run = prepared(options.out / f"run-{number:02d}", config)
     started = time.monotonic()
-    with (run.root / "trainer.log").open("w") as log:
-        process = subprocess.Popen(
-            [sys.executable, *trainer, f"--config={run.config('train')}", f"--run={run.root}"],
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, "HF_HUB_OFFLINE": "1", **visible},
-        )
-        code = ended(process, options.seconds)
+    with SupervisedProcess(
+        trainer_command(run, config),
+        run.root / "trainer.log",
+        {**os.environ, "HF_HUB_OFFLINE": "1", **visible},
+        Path.cwd(),
+    ) as process:
+        code = ended(process, options.seconds, stopping)
     seconds = time.monotonic() - started
     told = [one for _, one in read_json_lines(run.events) if one["event"] == "evaluation_images"]
     folders = [run.train / one["folder"] for one in told]  # those with all their images
@@ -168,8 +239,8 @@ def run_variant(
     images = config.train.prompts_per_step * config.rollout.group_size
     return {
         "run": run.root.name,
-        "recipe": recipe,
-        "overrides": overrides,
+        "recipe": variant.recipe,
+        "overrides": variant.overrides,
         "images_per_second": round(images * len(rows) / sum(row["time/step"] for row in rows), 2)
         if rows
         else None,
@@ -182,56 +253,111 @@ def run_variant(
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+def arguments_of(words: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--recipe", default="tiny/flow-grpo-fast")
     parser.add_argument("--set", action="append", default=[], dest="common")
     parser.add_argument("--variant", action="append", default=[])
-    parser.add_argument("--parallel", type=int, default=1)
+    parser.add_argument("--parallel", type=at_least(1), default=1)
     parser.add_argument("--baseline", action="store_true", help="score the base first")
     parser.add_argument("--metric", nargs="+", default=["similarity", "exact", "gold"])
     parser.add_argument("--target", type=float, default=0.85, help="of the first metric, to time")
-    parser.add_argument("--scorers", type=int, default=4, help="processes that score")
-    parser.add_argument("--seconds", type=float, help="stop each trainer after so long")
-    parser.add_argument("--gpus", type=int, default=0, help="GPUs to spread the variants over")
-    arguments = parser.parse_args()
-    shutil.rmtree(arguments.out, ignore_errors=True)
-    arguments.out.mkdir(parents=True)
-    variants = arguments.variant or [""]
-    for variant in variants:
-        recipe, overrides = split_variant(variant, arguments.recipe)
-        plan(resolve(recipe, [*arguments.common, *overrides]))  # refuses what cannot work
-    if arguments.baseline:
-        device = "cuda" if arguments.gpus else "cpu"
-        before = baseline(arguments.out, arguments.recipe, arguments.common, device)
-        (arguments.out / "baseline.json").write_text(json.dumps(before, indent=1))
-        sys.stdout.write(f"baseline {_shown(before, arguments.metric)}\n")
+    parser.add_argument("--scorers", type=at_least(1), default=4, help="processes that score")
+    parser.add_argument("--seconds", type=at_least(0.0), help="stop each trainer after so long")
+    parser.add_argument(
+        "--gpus", type=at_least(0), default=0, help="GPUs to spread the variants over"
+    )
+    return parser.parse_args(words)
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    options = arguments_of(words)
+    return exit_code_of(lambda: sweep(options))
+
+
+def sweep(options: argparse.Namespace) -> int:
+    """Train and score all variants; 1 where one failed, and else 0.
+
+    Raises:
+        ConfigError, PlanError: options cannot be used; nothing was touched.
+    """
+    variants = planned_variants(options)
+    make_folder(options.out, "--out")
+    remove_earlier(options.out)
+    if options.baseline:
+        device = "cuda" if options.gpus else "cpu"
+        before = baseline(options.out, options.recipe, options.common, device)
+        (options.out / "baseline.json").write_text(json.dumps(before, indent=1))
+        sys.stdout.write(f"baseline {_shown(before, options.metric)}\n")
+    stopping = Event()
     spawn = get_context("spawn")  # a judge may be on a GPU, which no fork survives
     with (
-        ProcessPoolExecutor(arguments.scorers, spawn, import_judges) as scorers,
-        ThreadPoolExecutor(arguments.parallel) as pool,
+        ProcessPoolExecutor(options.scorers, spawn, import_judges) as scorers,
+        ThreadPoolExecutor(options.parallel) as pool,
+        ended_by_signals(stopping, pool, scorers),
     ):
         jobs = {}
         for number, variant in enumerate(variants):
-            recipe, overrides = split_variant(variant, arguments.recipe)
-            own = (recipe, [*arguments.common, *overrides], number, arguments, scorers)
-            job = pool.submit(run_variant, arguments.out, *own)
+            job = pool.submit(run_variant, variant, number, options, scorers, stopping)
             jobs[job] = variant
-        results = []
-        for job in as_completed(jobs):
+        return collect(jobs, options)
+
+
+@contextmanager
+def ended_by_signals(
+    stopping: Event, pool: ThreadPoolExecutor, scorers: ProcessPoolExecutor
+) -> Iterator[None]:
+    """SIGTERM and Ctrl-C end trainers and scorers, for which the pools would wait; a second one
+    ends this process at once, and its trainers by their guards."""
+    before = {one: signal.signal(one, _end) for one in SIGNALS}
+    try:
+        yield
+    except SystemExit:
+        stopping.set()
+        for one in (pool, scorers):
+            one.shutdown(wait=False, cancel_futures=True)
+        for scorer in active_children():
+            scorer.terminate()
+        raise
+    finally:
+        if not stopping.is_set():
+            for signum, handler in before.items():
+                signal.signal(signum, handler)
+
+
+def _end(signum: int, _: FrameType | None) -> NoReturn:
+    for one in SIGNALS:
+        signal.signal(one, signal.SIG_DFL)
+    raise SystemExit(128 + signum)
+
+
+def collect(jobs: dict[Future[dict[str, Any]], Variant], options: argparse.Namespace) -> int:
+    """Write and print results as they come; 1 where a variant failed, and else 0."""
+    results, failures = [], 0
+    for job in as_completed(jobs):
+        try:
             result = job.result()
-            results.append(result)
-            (arguments.out / "curves.json").write_text(json.dumps(results, indent=1))
-            points = "  ".join(
-                f"{point['step']}:{_shown(point, arguments.metric)}" for point in result["curve"]
-            )
-            line = (
-                f"{jobs[job] or '(recipe)'}  exit {result['exit_code']}  {result['seconds']} s  "
-                f"{result['images_per_second']} images/s  target {result['seconds_to_target']} s"
-            )
-            sys.stdout.write(f"{line}  {points} {result['log_tail']}\n")
-            sys.stdout.flush()
+        except Exception as error:
+            traceback.print_exception(error)
+            sys.stdout.write(f"{jobs[job].text or '(recipe)'}  failed: {error}\n")
+            failures += 1
+            continue
+        failures += result["exit_code"] != 0
+        results.append(result)
+        (options.out / "curves.json").write_text(json.dumps(results, indent=1))
+        points = "  ".join(
+            f"{point['step']}:{_shown(point, options.metric)}" for point in result["curve"]
+        )
+        line = (
+            f"{jobs[job].text or '(recipe)'}  exit {result['exit_code']}  {result['seconds']} s  "
+            f"{result['images_per_second']} images/s  target {result['seconds_to_target']} s"
+        )
+        sys.stdout.write(f"{line}  {points} {result['log_tail']}\n")
+        sys.stdout.flush()
+    return 1 if failures else 0
 
 
 def _shown(point: dict[str, float], metrics: list[str]) -> str:
@@ -239,4 +365,4 @@ def _shown(point: dict[str, float], metrics: list[str]) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -21,7 +21,8 @@ stopped, before it would write a checkpoint. With --finish it is trained to its 
 conversion.py goes on with. Runs are written to DIR/results.jsonl as they end; those that are there
 are skipped, so that a sweep may be done in parts. --page writes them as a page of markdown.
 
-Needs neither Prefect nor MLflow. Ends with 1 where a run failed, after all others.
+Needs neither Prefect nor MLflow. Ends with 1 where a run failed, after all others, and with 2,
+before anything is built, where options cannot be used.
 """
 
 from __future__ import annotations
@@ -35,20 +36,22 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import closing, contextmanager
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, TypeVar
 
 from atelier import telemetry
-from atelier.config.paths import repository_root
+from atelier.config.paths import make_folder, repository_root
 from atelier.config.plan import Plan, plan
 from atelier.config.schema import RunConfig
-from atelier.errors import PlanError
+from atelier.errors import AtelierError, ConfigError
 from atelier.processes.supervised import SupervisedProcess
 from atelier.stages.log_tail import LogTail
 from atelier.stages.train import trainer_command, trainer_environment
-from atelier.tracking.events import read_json_lines
+from atelier.tracking.events import JsonLines, read_json_lines
 from atelier.tracking.run_directory import RunDirectory, read_json_object
+from benchmarks.options import at_least, exit_code_of
 from benchmarks.prepared_runs import prepared
 from benchmarks.scaling_cases import CASES, ENGINES, Sweep
 from benchmarks.scaling_figures import (
@@ -100,14 +103,18 @@ def machine() -> Facts:
 
 
 def model_folder(options: argparse.Namespace) -> Path:
-    """With the model, which is built unless it is there."""
-    folder: Path = (options.out / f"model-{options.case}-{options.size}").resolve()
+    """Where the model is, or is to be built."""
+    folder: Path = options.out / f"model-{options.case}-{options.size}"
+    return folder.resolve()
+
+
+def build_model(case: str, size: str, folder: Path) -> None:
+    """Unless it is there."""
     if not folder.is_dir():
         aside = folder.with_name(f"{folder.name}.part")
         shutil.rmtree(aside, ignore_errors=True)
-        elsewhere(CASES[options.case].build, options.size, aside)
+        elsewhere(CASES[case].build, size, aside)
         aside.rename(folder)
-    return folder
 
 
 def wanted(options: argparse.Namespace) -> Iterator[tuple[str, int, int]]:
@@ -193,12 +200,14 @@ def arguments_of(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--case", choices=CASES, required=True)
     parser.add_argument("--size", help="of the model; the published one unless given, or small")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--ranks", type=int, nargs="+", help="default: 1 2 4 8, as GPUs are there")
+    parser.add_argument(
+        "--ranks", type=at_least(1), nargs="+", help="default: 1 2 4 8, as GPUs are there"
+    )
     parser.add_argument("--engines", nargs="+", choices=ENGINES, default=["ddp"])
     parser.add_argument("--work", nargs="+", choices=("weak", "strong"), default=["weak", "strong"])
-    parser.add_argument("--prompts", type=int, help="of a rank and step, of weak")
-    parser.add_argument("--all-prompts", type=int, help="of a step, of strong")
-    parser.add_argument("--steps", type=int, default=2, help="that are timed")
+    parser.add_argument("--prompts", type=at_least(1), help="of a rank and step, of weak")
+    parser.add_argument("--all-prompts", type=at_least(1), help="of a step, of strong")
+    parser.add_argument("--steps", type=at_least(1), default=2, help="that are timed")
     parser.add_argument("--finish", action="store_true", help="train to the end, and save")
     parser.add_argument("--page", type=Path, nargs="?", const=PAGES, metavar="FOLDER")
     parser.add_argument("--set", action="append", default=[], dest="overrides")
@@ -209,8 +218,6 @@ def arguments_of(words: Sequence[str] | None) -> argparse.Namespace:
         parser.error(f"--size: {options.case} has {', '.join(case.sizes)}")
     if options.device == "cpu" and options.size != "small":
         parser.error("--device cpu: takes --size small")
-    if options.steps < 1:
-        parser.error("--steps: at least 1")
     options.prompts = options.prompts or case.prompts
     options.all_prompts = options.all_prompts or LARGEST * options.prompts
     return options
@@ -220,14 +227,14 @@ def require_ranks(options: argparse.Namespace, known: Facts) -> None:
     """Choose the ranks, where none were asked for.
 
     Raises:
-        SystemExit: there are not so many GPUs.
+        ConfigError: there are not so many GPUs.
     """
     if options.device == "cpu":
         options.ranks = options.ranks or list(USUAL_RANKS)
         return
     options.ranks = options.ranks or [one for one in USUAL_RANKS if one <= known["gpus"]]
     if not options.ranks or max(options.ranks) > known["gpus"]:
-        raise SystemExit(
+        raise ConfigError(
             f"--ranks: {known['gpus']} GPUs are there; ask for as many ranks at most, or try "
             "--size small --device cpu"
         )
@@ -262,15 +269,62 @@ def config_of(sweep: Sweep, engine: str, ranks: int, prompts: int, last: int | N
     return config.model_copy(update={"train": train})
 
 
+def require_settings(options: argparse.Namespace, sweep: Sweep) -> None:
+    """Before a model is built. What only some of the runs cannot have is told of these.
+
+    Raises:
+        ConfigError: no run can have these settings.
+    """
+    refused = None
+    for one in wanted(options):
+        try:
+            sweep.config(*one)
+        except ConfigError as error:
+            refused = refused or error
+        else:
+            return
+    if refused is not None:
+        raise refused
+
+
+@contextmanager
+def opened(file: Path) -> Iterator[tuple[list[Facts], JsonLines]]:
+    """Results that are there, and the file for more, which begin on a line of their own: what a
+    killed process left of its last one is cut off."""
+    found = list(read_json_lines(file))
+    with closing(JsonLines(file)) as lines:
+        lines.cut_back(found[-1][0] if found else 0)
+        yield [one for _, one in found], lines
+
+
 def main(words: Sequence[str] | None = None) -> int:
     telemetry.off_by_default()
     options = arguments_of(words)
-    options.out.mkdir(parents=True, exist_ok=True)
+    return exit_code_of(lambda: measure(options))
+
+
+def measure(options: argparse.Namespace) -> int:
+    """Make the runs that are wanted; 1 where one failed, and else 0.
+
+    Raises:
+        ConfigError: options cannot be used.
+    """
+    make_folder(options.out, "--out")
+    if options.page is not None:
+        make_folder(options.page, "--page")
     known = elsewhere(machine)
     require_ranks(options, known)
-    about, file = about_of(options, known), options.out / "results.jsonl"
     sweep = Sweep(options.case, options.size, model_folder(options), options.overrides)
-    results = [one for _, one in read_json_lines(file)] if file.exists() else []
+    require_settings(options, sweep)
+    with opened(options.out / "results.jsonl") as (results, lines):
+        build_model(options.case, options.size, sweep.model)
+        return all_runs(options, about_of(options, known), sweep, results, lines)
+
+
+def all_runs(
+    options: argparse.Namespace, about: Facts, sweep: Sweep, results: list[Facts], lines: JsonLines
+) -> int:
+    """Those that are not among the results yet; 1 where one failed, and else 0."""
     failures = 0
     for engine, ranks, prompts in wanted(options):
         one = {**about, "engine": engine, "ranks": ranks, "prompts": prompts}
@@ -279,15 +333,14 @@ def main(words: Sequence[str] | None = None) -> int:
         name = f"{options.case}-{options.size}-{engine}-{ranks}-{prompts}"
         run = RunDirectory((options.out / "scaling-runs" / name).resolve())
         last = options.steps + 2 if options.finish else None
-        config = config_of(sweep, engine, ranks, prompts, last)
         try:
+            config = config_of(sweep, engine, ranks, prompts, last)
             one |= result(run, config, plan(config), about, options.steps)
-        except (RunFailed, PlanError) as error:
+        except (RunFailed, AtelierError) as error:
             one["failed"] = " ".join(str(error).split())
             failures += 1
         results.append(one)
-        with file.open("a") as lines:
-            lines.write(json.dumps(one) + "\n")
+        lines.append(one)
         print(json.dumps(line(one, measured(results), options)), flush=True)
     alike = [one for one in results if all(one[name] == about[name] for name in ALIKE)]
     if options.page is not None and alike:

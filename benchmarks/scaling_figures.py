@@ -8,9 +8,9 @@ from typing import Any
 
 Facts = dict[str, Any]
 PHASES = ("rollout", "score", "update")
-# What says which run it is: runs that agree in these are the same.
-KEY = ("case", "size", "device", "engine", "ranks", "prompts", "overrides")
-ALIKE = ("case", "size", "device", "overrides")
+# What runs that are compared agree in; and what says which run it is.
+ALIKE = ("case", "size", "device", "overrides", "steps")
+KEY = (*ALIKE, "engine", "ranks", "prompts")
 
 
 def figures(rows: Sequence[Mapping[str, float]], steps: int, images: int) -> Facts:

@@ -17,8 +17,8 @@ and arithmetic in float16 (on a CPU float32), and the case's:
     window   three steps trained, no guidance, no KL
 
 OCR scores where rapidocr is installed; the size as JPEG always. Needs neither Prefect nor MLflow.
-Prints a line of JSON a run and a table, whose columns --page explains. Its runs of before in
-DIR are removed.
+Prints a line of JSON a run and a table, whose columns --page explains. Its runs of before, in
+DIR/speed-runs, are removed once all cases are planned.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ import gc
 import json
 import shlex
 import shutil
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout
@@ -39,7 +40,9 @@ import transformers
 
 from atelier import telemetry
 from atelier.config.memory.estimate import Memory
+from atelier.config.paths import make_folder
 from atelier.config.plan import plan
+from atelier.config.schema import RunConfig
 from atelier.tracking.events import read_json_lines
 from atelier.training.measures import Stopwatch
 from atelier.training.trainer import Around
@@ -47,6 +50,7 @@ from atelier.training.worker import train
 from benchmarks.arithmetic import Arithmetic, square_product_rate
 from benchmarks.device_time import DeviceTime
 from benchmarks.idle import StepProfiler
+from benchmarks.options import at_least, exit_code_of
 from benchmarks.prepared_runs import prepared
 from benchmarks.sd3_shape import build_pipeline
 from benchmarks.speed_cases import (
@@ -68,11 +72,25 @@ RUNS = "speed-runs"  # and not "runs": --out may be where those of the product a
 
 
 def model_folder(options: argparse.Namespace) -> Path:
-    """With the pipeline, which is built unless it is there."""
-    folder: Path = (options.out / f"model-{options.size}-{options.text}").resolve()
+    """Where the pipeline is, or is to be built."""
+    folder: Path = options.out / f"model-{options.size}-{options.text}"
+    return folder.resolve()
+
+
+def build_model(options: argparse.Namespace) -> None:
+    """Unless it is there."""
+    folder = model_folder(options)
     if not (folder / "model_index.json").is_file():
         build_pipeline(SIZES[options.size].shape, options.text == "real", folder)
-    return folder
+
+
+def configs(setting: Setting, options: argparse.Namespace) -> list[RunConfig]:
+    """Of every case by every way.
+
+    Raises:
+        ConfigError: one cannot be had.
+    """
+    return [setting.config(case, way) for case in options.cases for way in options.ways]
 
 
 def measured(
@@ -186,8 +204,10 @@ def arguments_of(words: Sequence[str] | None) -> argparse.Namespace:
         "--text", default="tiny", choices=("tiny", "real"), help="encoders; real: 11 GB of disk"
     )
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
-    parser.add_argument("--rank", type=int, default=32, help="of the adapter; alpha is twice that")
-    parser.add_argument("--steps", type=int, default=3, help="that are timed")
+    parser.add_argument(
+        "--rank", type=at_least(1), default=32, help="of the adapter; alpha is twice that"
+    )
+    parser.add_argument("--steps", type=at_least(1), default=3, help="that are timed")
     parser.add_argument("--cases", nargs="+", default=[*CASES], choices=CASES)
     parser.add_argument("--ways", nargs="+", default=["stock", "fast"], choices=WAYS)
     parser.add_argument("--idle", action="store_true", help="profile one more step")
@@ -198,8 +218,7 @@ def arguments_of(words: Sequence[str] | None) -> argparse.Namespace:
         "--set", action="append", default=[], dest="overrides", help="of all cases: key=value"
     )
     options = parser.parse_args(words)
-    if options.steps < 1:
-        parser.error("--steps: at least 1")
+    options.cases = list(dict.fromkeys(options.cases))  # each once
     if options.device == "cuda" and not torch.cuda.is_available():
         parser.error("--device cuda: torch sees no GPU; use --size small --device cpu")
     if options.idle and options.device == "cpu":
@@ -207,14 +226,30 @@ def arguments_of(words: Sequence[str] | None) -> argparse.Namespace:
     return options
 
 
-def main(words: Sequence[str] | None = None) -> None:
+def main(words: Sequence[str] | None = None) -> int:
     telemetry.off_by_default()
     options = arguments_of(words)
+    return exit_code_of(lambda: measure(options))
+
+
+def measure(options: argparse.Namespace) -> int:
+    """All cases by all ways, a table and a page.
+
+    Raises:
+        ConfigError, PlanError: options cannot be used; earlier runs are still there.
+    """
+    make_folder(options.out, "--out")
+    if options.page is not None:
+        make_folder(options.page, "--page")
     size = SIZES[options.size]
-    shutil.rmtree(options.out / RUNS, ignore_errors=True)
     steps = 1 + options.steps + options.idle
     given = options.device, options.rank, steps, options.overrides
     setting = Setting(size, model_folder(options), *given)
+    wanted = configs(setting, options)
+    build_model(options)
+    for config in wanted:
+        plan(config)
+    shutil.rmtree(options.out / RUNS, ignore_errors=True)
     dtype = getattr(torch, setting.config(options.cases[0], "stock").policy.dtype)
     peak = square_product_rate(size.product, dtype, torch.device(options.device), PEAK_REPEATS)
     known, found = about(setting, peak, options), []
@@ -227,7 +262,8 @@ def main(words: Sequence[str] | None = None) -> None:
         print("\n" + idle_table(found))
     if options.page is not None:
         print(f"\n{write_page(options.page, known, found)}")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

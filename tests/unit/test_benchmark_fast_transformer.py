@@ -87,6 +87,27 @@ def test_what_is_exact_has_the_same_weights_in_float32() -> None:
     assert (facts["velocity"], facts["gradient"]) == errors(answers[1], answers[0])
 
 
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("--rows", "3"), "--rows: an even number"),
+        (("--rows", "0"), "--rows: give 2 or more, not 0"),
+        (("--steps", "0"), "--steps: give 1 or more, not 0"),
+        (("--repeats", "-1"), "--repeats: give 0 or more, not -1"),
+        (("--guidance", "0"), "--guidance: give 1.0 or more, not 0"),
+        (("--guidance", "1", "101"), "--guidance: 100 at most"),
+        (("--device", "nonsense"), "--device: torch has no 'nonsense' here"),
+        (("--device", "cuda:99"), "--device: torch has no 'cuda:99' here"),
+        (("--ways", "fast"), "--ways: stock comes first"),
+    ],
+)
+def test_wrong_options_are_refused(words: tuple[str, ...], expected: str, capsys) -> None:
+    with pytest.raises(SystemExit) as refused:
+        fast_transformer.main(["--size", "tiny", "--device", "cpu", *words])
+    assert refused.value.code == 2
+    assert expected in capsys.readouterr().err
+
+
 def test_errors_are_by_the_norm_of_what_is_expected() -> None:
     found, expected = (torch.full((4,), one) for one in (3.0, 2.0))
     assert errors((found, expected), (expected, found)) == pytest.approx((0.5, 1 / 3))

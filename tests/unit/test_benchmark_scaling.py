@@ -17,12 +17,13 @@ from torch.profiler import ProfilerActivity, profile
 
 from atelier.config.paths import repository_root
 from atelier.config.plan import plan
-from atelier.errors import PlanError
+from atelier.errors import ConfigError, PlanError
 from atelier.training.distributed import World
 from atelier.training.measures import Span, Stopwatch
+from benchmarks import scaling
 from benchmarks.communication import communication, of_cpu, of_gpu
 from benchmarks.idle import Interval, Recorded, recorded
-from benchmarks.scaling import arguments_of, require_ranks, wanted
+from benchmarks.scaling import arguments_of, opened, require_ranks, wanted
 from benchmarks.scaling_cases import CASES, Sweep
 from benchmarks.scaling_figures import efficiency, equivalence, figures, measured
 from benchmarks.scaling_page import page, page_name
@@ -43,7 +44,7 @@ def row(step: float, loss: float, norm: float, **more: float) -> dict[str, float
 
 
 def found(ranks: int, prompts: int, speed: float, engine: str = "ddp", **more) -> dict:
-    about = {"case": "sd35m", "size": "small", "device": "CPU", "overrides": ""}
+    about = {"case": "sd35m", "size": "small", "device": "CPU", "overrides": "", "steps": 2}
     losses = {"loss": [0.5, -0.25], "grad_norm": [2.0, 4.0]}
     made = {"engine": engine, "ranks": ranks, "prompts": prompts, "images_per_second": speed}
     return {**about, **made, **losses, **more}
@@ -151,10 +152,106 @@ def test_ranks_are_those_that_are_there() -> None:
     options = argparse.Namespace(device="cuda", ranks=None)
     require_ranks(options, {"gpus": 4})
     assert options.ranks == [1, 2, 4]
-    with pytest.raises(SystemExit, match="4 GPUs are there"):
+    with pytest.raises(ConfigError, match="4 GPUs are there"):
         require_ranks(argparse.Namespace(device="cuda", ranks=[8]), {"gpus": 4})
-    with pytest.raises(SystemExit, match="0 GPUs are there"):
+    with pytest.raises(ConfigError, match="0 GPUs are there"):
         require_ranks(argparse.Namespace(device="cuda", ranks=None), {"gpus": 0})
+
+
+MACHINE = {"gpus": 0, "name": None, "gib": None, "cores": 2, "versions": {}}
+ON_CPU = ("--case", "sd35m", "--size", "small", "--device", "cpu", "--ranks", "1", "2")
+
+
+def with_nothing_built(monkeypatch: pytest.MonkeyPatch) -> list:
+    """What would have been done in processes of its own; the machine is told."""
+    done = []
+
+    def told(function, *arguments):
+        if function is scaling.machine:
+            return MACHINE
+        return done.append(arguments)
+
+    monkeypatch.setattr(scaling, "elsewhere", told)
+    return done
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("--ranks", "0"), "--ranks: give 1 or more, not 0"),
+        (("--ranks", "-2"), "--ranks: give 1 or more, not -2"),
+        (("--prompts", "0"), "--prompts: give 1 or more, not 0"),
+        (("--prompts", "-1"), "--prompts: give 1 or more, not -1"),
+        (("--all-prompts", "0"), "--all-prompts: give 1 or more, not 0"),
+        (("--steps", "0"), "--steps: give 1 or more, not 0"),
+        (("--steps", "many"), "'many' is not a whole number"),
+        (("--set", "nonsense.key=1"), "nonsense"),
+        (("--out", "/dev/null/below"), "--out /dev/null/below: cannot be a folder"),
+        (("--page", "/dev/null/below"), "--page /dev/null/below: cannot be a folder"),
+    ],
+)
+def test_wrong_options_are_refused_before_a_model_is_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys, words: tuple[str, ...], expected: str
+) -> None:
+    built = with_nothing_built(monkeypatch)
+    try:
+        code = scaling.main(["--out", str(tmp_path), *ON_CPU, *words])
+    except SystemExit as refused:
+        code = refused.code
+    assert code == 2
+    assert expected in capsys.readouterr().err
+    assert built == []
+    assert not (tmp_path / "results.jsonl").exists()
+
+
+def test_settings_that_one_run_cannot_have_are_its_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    config, made = Sweep.config, []
+
+    def picky(sweep: Sweep, engine: str, ranks: int, prompts: int):
+        if ranks == 2:
+            raise ConfigError("not with two")
+        return config(sweep, engine, ranks, prompts)
+
+    def aside(_, size: str, folder: Path) -> None:
+        made.append(size)
+        folder.mkdir()
+
+    with_nothing_built(monkeypatch)
+    told = scaling.elsewhere
+    monkeypatch.setattr(
+        scaling, "elsewhere", lambda *one: told(*one) if len(one) == 1 else aside(*one)
+    )
+    monkeypatch.setattr(Sweep, "config", picky)
+    monkeypatch.setattr(scaling, "plan", lambda _: None)
+    monkeypatch.setattr(scaling, "result", lambda *_: found(1, 2, 1.0, **{**FIGURES, **SMALL}))
+    assert scaling.main(["--out", str(tmp_path), *ON_CPU, "--work", "weak"]) == 1
+    with opened(tmp_path / "results.jsonl") as (results, _):
+        pass
+    assert made == ["small"]
+    assert [one.get("failed") for one in results] == [None, "not with two"]
+    assert "not with two" in capsys.readouterr().out
+
+
+SMALL = {"case": "sd35m", "size": "small", "device": "CPU"}
+FIGURES = {"seconds": {}, "communication": {}, "peak_gib": None, "predicted_gib": 1.0}
+
+
+def test_more_steps_are_another_measurement() -> None:
+    two, five = found(1, 2, 10.0), found(1, 2, 11.0, steps=5)
+    assert measured([two, five]) == [two, five]
+    both = found(2, 4, 20.0, steps=5)
+    assert efficiency(both, [two, five, both], 2) == pytest.approx(20 / 2 / 11)
+
+
+def test_results_go_on_after_half_a_line(tmp_path: Path) -> None:
+    file = tmp_path / "results.jsonl"
+    file.write_text('{"a": 1}\n{"b": ')
+    with opened(file) as (results, lines):
+        lines.append({"c": 3})
+    assert results == [{"a": 1}]
+    assert file.read_text() == '{"a": 1}\n{"c":3}\n'
 
 
 @pytest.mark.parametrize("engine", ["ddp", "zero2", "zero3"])

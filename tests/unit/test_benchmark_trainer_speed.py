@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from atelier.config.plan import plan
+from benchmarks import trainer_speed
 from benchmarks.arithmetic import Arithmetic
 from benchmarks.speed_cases import CASES, SIZES, Load, Setting, load_of
 from benchmarks.speed_figures import figures, gain_words, gains
@@ -201,14 +202,52 @@ def test_a_run_ends_in_a_table_and_a_page(made) -> None:
 
 @pytest.mark.parametrize("words", [("--steps", "0"), ("--idle", "--device", "cpu")])
 def test_what_cannot_be_measured_is_refused(words: tuple[str, ...]) -> None:
-    from benchmarks.trainer_speed import main
-
     with pytest.raises(SystemExit) as refused:
-        main(["--out", "unused", "--size", "small", "--device", "cpu", *words])
+        trainer_speed.main(["--out", "unused", "--size", "small", "--device", "cpu", *words])
     assert refused.value.code == 2
 
 
-def test_every_case_has_a_line_in_the_help() -> None:
-    from benchmarks import trainer_speed
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("--set", "nonsense.key=1"), "nonsense"),
+        (("--rank", "0"), "--rank: give 1 or more, not 0"),
+        (("--steps", "-1"), "--steps: give 1 or more, not -1"),
+        (("--out", "/dev/null/below"), "--out /dev/null/below: cannot be a folder"),
+        (("--page", "/dev/null/below"), "--page /dev/null/below: cannot be a folder"),
+    ],
+)
+def test_wrong_options_are_refused_before_a_model_is_built(
+    tmp_path: Path, capsys, words: tuple[str, ...], expected: str
+) -> None:
+    earlier = tmp_path / "speed-runs" / "cfg-stock"
+    earlier.mkdir(parents=True)
+    try:
+        code = trainer_speed.main(["--out", str(tmp_path), *SMALL, *words])
+    except SystemExit as refused:
+        code = refused.code
+    assert code == 2
+    assert expected in capsys.readouterr().err
+    assert [*tmp_path.iterdir()] == [earlier.parent]
+    assert earlier.is_dir()
 
+
+def test_what_cannot_be_planned_costs_no_earlier_run(
+    tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    earlier = tmp_path / "speed-runs" / "cfg-stock"
+    earlier.mkdir(parents=True)
+    monkeypatch.setattr(trainer_speed, "build_pipeline", lambda *_: None)
+    words = ["--out", str(tmp_path), *SMALL, "--set", "rollout.micro_batch_size=7"]
+    assert trainer_speed.main(words) == 3
+    assert "7 does not divide" in capsys.readouterr().err
+    assert earlier.is_dir()
+
+
+def test_a_case_is_measured_once() -> None:
+    words = ["--out", "unused", *SMALL, "--cases", "cfg", "window", "cfg"]
+    assert trainer_speed.arguments_of(words).cases == ["cfg", "window"]
+
+
+def test_every_case_has_a_line_in_the_help() -> None:
     assert all(f"\n    {case} " in str(trainer_speed.__doc__) for case in CASES)
