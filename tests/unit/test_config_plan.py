@@ -761,3 +761,10 @@ def test_only_a_hub_id_has_revisions(model: Path) -> None:
     with pytest.raises(PlanError, match=r"policy\.revision: .* only a hub id has revisions"):
         plan(settings)
     assert planned("policy.revision=main").memory is None
+
+
+def test_a_misspelt_folder_is_not_taken_for_a_hub_id() -> None:
+    told = refusal("policy.path=assets/tiny-sd")
+    assert "assets/tiny-sd: there is no such directory; did you mean assets/tiny-sd3?" in told
+    hub = planned("policy.path=somebody/tiny-sd").warnings
+    assert any("somebody/tiny-sd is no local directory: taken for a hub id" in one for one in hub)

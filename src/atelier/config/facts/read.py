@@ -21,6 +21,7 @@ from atelier.config.facts.known_qwen import known_qwen
 from atelier.config.facts.known_sd3 import PIPELINES, known_sd3
 from atelier.config.facts.qwen import INDEX, KINDS, QwenFacts, read_qwen
 from atelier.config.facts.sd3 import SD3Facts, read_sd3
+from atelier.config.keys import nearest
 from atelier.config.paths import from_root, is_directory
 from atelier.config.schema import RunConfig
 from atelier.config.sections.policy import PolicyConfig
@@ -93,7 +94,18 @@ def known_facts(config: RunConfig) -> Facts | None:
     if name in MODELS:
         _require_family(name, "janus", config)
         return known_janus(name, config)
+    _require_no_folder_meant(name)
     return None
+
+
+def _require_no_folder_meant(name: str) -> None:
+    """What lies beside it is here: a hub id would not begin with the name of a folder."""
+    path = from_root(name)
+    if "/" in name and is_directory(path.parent):
+        there = [one.name for one in path.parent.iterdir() if one.is_dir()]
+        close = nearest(path.name, there)
+        meant = f"; did you mean {name.rpartition('/')[0]}/{close}?" if close else ""
+        raise ConfigError(f"{name}: there is no such directory{meant}")
 
 
 def _require_family(name: str, family: str, config: RunConfig) -> None:
