@@ -23,6 +23,7 @@ from atelier.stages import export, train
 from atelier.stages.frame import read_record
 from atelier.tracking.events import JsonLines
 from atelier.tracking.run_directory import RunDirectory, write_json
+from atelier.tracking.run_file import LOCK
 from atelier.training import worker
 from atelier.training.checkpoint import all_checkpoints, verify_manifest
 from tests.support.runs import make_run, metrics, untrained_pipeline
@@ -93,8 +94,9 @@ def stopped(work: Callable[[], object]) -> str:
 
 
 def hidden(run: RunDirectory) -> list[str]:
-    """Files written aside that nobody renamed or removed."""
-    return sorted(path.relative_to(run.root).as_posix() for path in run.root.rglob(".*"))
+    """Files written aside that nobody renamed or removed; the lock of run.json is none of them."""
+    aside = (path for path in run.root.rglob(".*") if path.name != LOCK)
+    return sorted(path.relative_to(run.root).as_posix() for path in aside)
 
 
 def main() -> int:

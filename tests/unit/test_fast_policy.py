@@ -121,7 +121,16 @@ def test_gpus_compile_unless_told_otherwise(
     for one in ("stock", "fast"):
         policy = PolicyConfig(**settings, transformer=one)
         transformer_policy.prepared(build("sd3"), policy, 0, torch.device(device))
-    assert told == [((compiled,), {"any_length": family == "deepgen"})]
+    assert told == [((compiled, family == "deepgen", False), {})]
+
+
+def test_adapters_are_folded_where_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = []
+    monkeypatch.setattr(transformer_policy, "make_fast", lambda _, *a: told.append(a))
+    for one in (True, False):
+        policy = PolicyConfig(transformer="fast", trainable="lora", lora={"folded": one})
+        transformer_policy.prepared(build("sd3"), policy, 0, torch.device("cpu"))
+    assert told == [(False, False, True), (False, False, False)]
 
 
 # Runs ---------------------------------------------------------------------------------------------

@@ -60,9 +60,9 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[nn.Module]:
     seen: list[nn.Module] = []
     read_block = reading.read_block
 
-    def counted(block: nn.Module):
+    def counted(block: nn.Module, folded: bool):
         seen.append(block)
-        return read_block(block)
+        return read_block(block, folded)
 
     monkeypatch.setattr(reading, "read_block", counted)
     return seen

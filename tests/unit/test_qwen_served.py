@@ -375,7 +375,7 @@ class Counted:
 
 
 def sync_of(sampler: Counted, world: World = ALONE) -> WeightSync:
-    engine = SimpleNamespace(weights=lambda: "weights")
+    engine = SimpleNamespace(weights=lambda wanted: "weights" if wanted else None)
     return WeightSync(sampler, SimpleNamespace(module=None), engine, world)
 
 
