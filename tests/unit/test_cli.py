@@ -225,5 +225,5 @@ def test_what_is_not_there_is_not_verified() -> None:
     """Said at once, and not after a minute of imports."""
     result = CliRunner().invoke(application, ["verify", "runs/nowhere/export"])
     assert result.exit_code != 0
-    assert "runs/nowhere/export: there is no such directory" in str(result.exception)
+    assert "runs/nowhere/export: no run and no such directory" in str(result.exception)
     assert "Reloading" not in result.output

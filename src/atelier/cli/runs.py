@@ -131,13 +131,13 @@ def verify(name: str, base: str | None, device: str) -> None:
     PATH is a run (its directory or id), or an exported directory wherever it lies. Checks manifest
     and keys, and compares in a clean process what it generates.
     """
+    from atelier.export.there import require_there
     from atelier.stages.find_run import find_path
 
     if not name:
         raise click.UsageError("PATH is empty; name a run or an exported directory")
     path = find_path(name)
-    if not path.is_dir():  # before anything that takes long is imported
-        raise ConfigError(f"{name}: there is no such directory, and no run of that id")
+    require_there(path)
     from atelier.export.verify import verify as verify_export
 
     click.echo("Reloading in a clean process; a minute or less.", err=True)

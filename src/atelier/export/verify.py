@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from atelier.config.paths import is_directory
 from atelier.errors import CheckpointError, ConfigError
 from atelier.export.base import BaseModel
 from atelier.export.families import family_of
@@ -13,6 +12,7 @@ from atelier.export.manifest import MANIFEST, check_manifest
 from atelier.export.record import VERIFICATION, ExportRecord, Format, read_record
 from atelier.export.reference import Differences
 from atelier.export.reload import Exported, judge, reload_all
+from atelier.export.there import require_there
 
 FORMATS: tuple[Format, ...] = ("adapter", "merged")
 
@@ -92,11 +92,7 @@ def find_exports(path: Path) -> list[Path]:
     Raises:
         CheckpointError: there is none.
     """
-    if not is_directory(path):
-        raise CheckpointError(
-            f"{path}: no run and no such directory; name a run's, such as runs/<id>, or an "
-            "exported one, such as runs/<id>/export or a copy of it"
-        )
+    require_there(path)
     if _is_export(path):
         return [path]
     for folder in (path, path / "export"):
