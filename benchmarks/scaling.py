@@ -13,7 +13,8 @@ Trains models of published shapes with random weights, on the recipes
 with images scored by the size of their file, and other settings of scaling_cases.py. With --work
 weak a rank has --prompts prompts a step, however many there are; with strong a step has
 --all-prompts, 8 times that unless given. What one rank makes of the latter is what losses and
-gradients of others are compared with. One rank trains by DDP whatever --engines says.
+gradients of others are compared with. One rank trains by DDP whatever --engines says, unless it is
+all that --ranks asks for.
 
 Each run is started as the train stage starts it, by the same command and guard, but a rank is
 watched_rank.py, which is the trainer and profiles the step after the timed ones; then it is
@@ -119,11 +120,11 @@ def build_model(case: str, size: str, folder: Path) -> None:
 
 def wanted(options: argparse.Namespace) -> Iterator[tuple[str, int, int]]:
     """Engine, ranks and prompts of every run, each once, one rank's first."""
-    seen = set()
+    seen, of_one = set(), options.engines if options.ranks == [1] else ["ddp"]
     for work in options.work:
         for ranks in sorted(options.ranks):
             prompts = options.prompts * ranks if work == "weak" else options.all_prompts
-            for engine in options.engines if ranks > 1 else ["ddp"]:
+            for engine in options.engines if ranks > 1 else of_one:
                 one = (engine, ranks, prompts)
                 if one not in seen:
                     seen.add(one)
