@@ -16,6 +16,9 @@ CONFIG = {
         "rollout:\n  gruop_size: 8\n", "", [],
         ["recipe.yaml:2: rollout.gruop_size: unknown key", "did you mean rollout.group_size?"],
     ),
+    "section of another section": (
+        None, "", ["lora.rank=4"], ["--set lora.rank", "did you mean policy.lora.rank?"],
+    ),
     "key in the wrong section": (
         "train:\n\n  group_size: 8\n", "", [],
         ["recipe.yaml:3: train.group_size", "did you mean rollout.group_size?"],

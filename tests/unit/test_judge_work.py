@@ -78,7 +78,7 @@ def test_rewards_and_evaluations_are_told_apart() -> None:
 
 def test_questions_that_only_the_data_count_are_about_so_many() -> None:
     each = ("evaluation.suite=mmmg", "evaluation.mmmg={judge: j, ask: each}")
-    (_, _, remark) = judge_rows(planned(*GRAPHS, *each))[2]
+    (_, _, remark) = judge_rows(planned(*GRAPHS, *each))[1]
     assert remark == "judges.j, about 10 questions an image"
 
 

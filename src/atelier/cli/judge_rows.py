@@ -12,13 +12,15 @@ Row = tuple[str, str, str]
 
 
 def judge_rows(plan: Plan) -> list[Row]:
-    """Calls for rewards and for evaluations, each with who asks whom, and money."""
+    """Calls for rewards and for evaluations, each with who asks whom, and money; none of those
+    without a judge."""
     scoring = [one for one in plan.judged if not one.evaluates]
     evaluating = [one for one in plan.judged if one.evaluates]
-    rows: list[Row] = [
-        ("judge calls", f"{plan.judge_calls:,}", "for scores, without repairs and cache"),
-        *_askers(scoring),
-    ]
+    rows: list[Row] = []
+    if scoring:
+        remark = "for scores, without repairs and cache"
+        rows.append(("judge calls", f"{plan.judge_calls:,}", remark))
+        rows += _askers(scoring)
     if evaluating:
         remark = "of the images evaluated, likewise"
         rows.append(("judge calls, evaluation", f"{plan.evaluation_judge_calls:,}", remark))

@@ -89,6 +89,16 @@ def suggestion(key: str) -> str:
     return f"; {parent or 'the configuration'} holds {', '.join(names)}" if names else ""
 
 
+def section_hint(key: str, value: Any) -> str:
+    """`; did you mean ...?` for an unknown section that holds one key, where a section inside of
+    another is called so and has that key; else nothing."""
+    while isinstance(value, dict) and len(value) == 1:
+        ((name, value),) = value.items()
+        key = f"{key}.{name}"
+    ours = sorted(known for known in known_keys() if known.endswith(f".{key}"))
+    return f"; did you mean {' or '.join(ours[:3])}?" if ours and "." in key else ""
+
+
 def nearest(word: str, words: Sequence[str]) -> str | None:
     """The one of `words` that `word` is probably a misspelling of."""
     close = difflib.get_close_matches(word.lower(), words, n=1, cutoff=0.5)

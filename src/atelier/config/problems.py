@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from atelier.config.keys import nearest, suggestion
+from atelier.config.keys import nearest, section_hint, suggestion
 from atelier.config.secret_names import without_secrets
 from atelier.config.theirs import value_hint
 from atelier.config.yaml_files import KeyPath, Origin
@@ -69,7 +69,7 @@ def _lines(detail: ErrorDetails) -> Iterator[tuple[KeyPath, str]]:
     path = detail["loc"]
     key = ".".join(str(part) for part in path) or "config"
     if detail["type"] == "extra_forbidden":
-        yield path, f"{key}: unknown key{_hint(path)}"
+        yield path, f"{key}: unknown key{_hint(path, detail['input'])}"
     elif detail["type"] == "missing":  # the input is the section around it
         yield path, f"{key}: {_meaning(detail)}"
     else:
@@ -77,13 +77,14 @@ def _lines(detail: ErrorDetails) -> Iterator[tuple[KeyPath, str]]:
         yield path, f"{key}: {_value(path, detail['input'])} {_meaning(detail)}{hint}"
 
 
-def _hint(path: KeyPath) -> str:
+def _hint(path: KeyPath, value: Any) -> str:
     last = str(path[-1])
     if "." in last:
         return "; in a file a dotted key is written as nested sections"
     if last == "inherits":
         return "; only a recipe inherits: choose one with `recipe: NAME` or --recipe"
-    return suggestion(".".join(str(part) for part in path))
+    key = ".".join(str(part) for part in path)
+    return section_hint(key, value) or suggestion(key)
 
 
 def _choice_hint(detail: ErrorDetails) -> str:
