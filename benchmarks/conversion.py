@@ -23,6 +23,7 @@ from atelier.config.resolve import load_stage_config
 from atelier.errors import ConfigError
 from atelier.tracking.run_directory import RunDirectory, all_checkpoints
 from benchmarks.options import exit_code_of
+from benchmarks.progress import now
 
 FILE = "sft.pth"
 
@@ -34,6 +35,7 @@ def atelier(*words: str) -> None:
         SystemExit: it did.
     """
     command = [sys.executable, "-m", "atelier", *words]
+    now(f"atelier {' '.join(words)}")
     environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     if done.returncode:

@@ -45,6 +45,7 @@ from atelier.policies.sd3.conditions import Conditions
 from atelier.policies.sd3.policy import SD3Policy
 from benchmarks.arithmetic import Arithmetic, arithmetic, square_product_rate
 from benchmarks.options import at_least
+from benchmarks.progress import now
 from benchmarks.sd3_shape import SHAPES, Shape, build_transformer, build_vae
 from benchmarks.timing import Meter, timed
 
@@ -277,12 +278,14 @@ def results(options: argparse.Namespace) -> Iterator[Facts]:
     for guidance in options.guidance:
         answers: dict[Way, Answer] = {}
         for way in options.ways:
+            now(f"guidance {guidance:g}: {way}")
             one = bench(way, size, guidance, options)
             answers[way] = one.answer()
             for facts in speeds(one, work, peak) if options.repeats else ():
                 yield {"guidance": guidance, "way": way, **facts}
             del one
             give_back(torch.device(options.device))
+        now(f"guidance {guidance:g}: stock in float32, to compare with")
         exact = bench("stock", size, guidance, options, exact=True).answer()
         give_back(torch.device(options.device))
         for way in options.ways[1:]:

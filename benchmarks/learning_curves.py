@@ -58,6 +58,7 @@ from atelier.tracking.events import read_json_lines
 from atelier.tracking.run_directory import RunDirectory
 from benchmarks.options import at_least, exit_code_of
 from benchmarks.prepared_runs import prepared
+from benchmarks.progress import now
 
 OWN = re.compile(r"run-\d{2,}|curves\.json|baseline\.json")  # what a sweep leaves
 LOOK_SECONDS = 0.2
@@ -223,10 +224,11 @@ def run_variant(
     visible = {"CUDA_VISIBLE_DEVICES": str(number % options.gpus)} if options.gpus else {}
     config = resolve(variant.recipe, variant.overrides)
     run = prepared(options.out / f"run-{number:02d}", config)
-    started = time.monotonic()
+    started, log = time.monotonic(), run.root / "trainer.log"
+    now(f"{variant.text or variant.recipe}: {config.train.steps} steps, told in {log}")
     with SupervisedProcess(
         trainer_command(run, config),
-        run.root / "trainer.log",
+        log,
         {**os.environ, "HF_HUB_OFFLINE": "1", **visible},
         Path.cwd(),
     ) as process:

@@ -28,6 +28,7 @@ from atelier.report.run_data import metric_records
 from atelier.tracking.run_directory import RunDirectory
 from atelier.training.checkpoint import all_checkpoints, load_checkpoint
 from benchmarks.prepared_runs import prepared
+from benchmarks.progress import now
 
 PHASES = ("rollout", "score", "update", "wait_for_rollout", "wait_for_update", "hand_over", "push")
 
@@ -110,7 +111,9 @@ def main(words: Sequence[str] | None = None) -> None:
     ways: dict[int, list[RunDirectory]] = {sampling: [] for sampling in (0, *options.sampling)}
     for number in range(options.rounds):
         for sampling, runs in ways.items():
-            runs.append(trained(options.out / f"{sampling}-round-{number}", sampling, options))
+            folder = options.out / f"{sampling}-round-{number}"
+            now(f"round {number + 1} of {options.rounds}, {sampling} ranks sample: {folder}")
+            runs.append(trained(folder, sampling, options))
     for sampling, runs in ways.items():
         way = f"{sampling} + {options.ranks - sampling}" if sampling else f"hybrid {options.ranks}"
         print(json.dumps({"way": way, **line(runs, ways[0])}), flush=True)

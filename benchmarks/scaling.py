@@ -54,6 +54,7 @@ from atelier.tracking.events import JsonLines, read_json_lines
 from atelier.tracking.run_directory import RunDirectory, read_json_object
 from benchmarks.options import at_least, exit_code_of
 from benchmarks.prepared_runs import prepared
+from benchmarks.progress import now
 from benchmarks.scaling_cases import CASES, ENGINES, Sweep
 from benchmarks.scaling_figures import (
     ALIKE,
@@ -112,6 +113,7 @@ def model_folder(options: argparse.Namespace) -> Path:
 def build_model(case: str, size: str, folder: Path) -> None:
     """Unless it is there."""
     if not folder.is_dir():
+        now(f"writes the model to {folder}")
         aside = folder.with_name(f"{folder.name}.part")
         shutil.rmtree(aside, ignore_errors=True)
         elsewhere(CASES[case].build, size, aside)
@@ -139,6 +141,7 @@ def trained(run: RunDirectory, config: RunConfig, steps: int) -> None:
         RunFailed: it ended otherwise.
     """
     log = run.train / "trainer.log"
+    now(f"{run.root.name}: {steps} steps, told in {log}")
     command = [sys.executable, "-m", *trainer_command(run, config, ())]
     command[command.index("atelier.training")] = "benchmarks.watched_rank"
     tail = LogTail(log)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from argparse import Namespace
+from contextlib import redirect_stdout
+from io import StringIO
 
 import pytest
 import torch
@@ -19,11 +21,10 @@ def said() -> list[dict]:
     torch.set_num_threads(1)
     tiny = ("--size", "tiny", "--device", "cpu", "--dtype", "float32")
     few = ("--rows", "2", "--steps", "3", "--repeats", "1")
-    lines = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("builtins.print", lambda line, **_: lines.append(json.loads(line)))
+    out = StringIO()
+    with redirect_stdout(out):
         fast_transformer.main([*tiny, *few])
-    return lines
+    return [json.loads(line) for line in out.getvalue().splitlines()]
 
 
 def of(said: list[dict], phase: str) -> list[dict]:
