@@ -90,7 +90,15 @@ class Setting:
             ConfigError: an override is of no key, or wrong.
         """
         settings = (*self._common(), *CASES[case], *self._batch(case), *WAYS[way])
-        return resolve(RECIPE, [*settings, *self.overrides])
+        config = resolve(RECIPE, [*settings, *self._ending(self.steps), *self.overrides])
+        if not config.train.one_step_off:
+            return config
+        # The last step samples nothing ahead: one more, which is not measured.
+        return resolve(RECIPE, [*settings, *self._ending(self.steps + 1), *self.overrides])
+
+    def _ending(self, steps: int) -> Iterator[str]:
+        yield from (f"train.steps={steps}", f"train.checkpoint_every={steps}")
+        yield f"data.train_prompts={PROMPTS * steps}"
 
     def _common(self) -> Iterator[str]:
         side = "null" if self.size.resolution is None else self.size.resolution
@@ -101,13 +109,12 @@ class Setting:
         yield from (f"policy.dtype={dtype}", f"policy.base_dtype={dtype}")
         yield from (f"policy.lora.rank={self.rank}", f"policy.lora.alpha={2 * self.rank}")
         yield "policy.text.disk_gigabytes=0"
-        yield from (f"data.train_prompts={PROMPTS * self.steps}", "data.heldout_prompts=2")
+        yield "data.heldout_prompts=2"
         yield "rollout.num_inference_steps=10"
         yield f"rollout.group_size={self.size.group}"
         yield from (f"train.prompts_per_step={PROMPTS}", f"train.updates_per_step={UPDATES}")
         # The recipe's 8, unless there are not so many updates.
         yield f"train.ema.every={min(8, UPDATES * self.steps)}"
-        yield from (f"train.steps={self.steps}", f"train.checkpoint_every={self.steps}")
         yield from ("train.evaluate_every=0", "tracking.samples_every=0")
         # Random weights draw no words: the size as JPEG is what tells images apart.
         yield "rewards.jpeg_compressibility.weight=1.0"

@@ -60,7 +60,8 @@ def page(about: Facts, results: Sequence[Facts]) -> str:
     parts = [
         f"# Training steps of {about['model']} on {about['device']}, {about['date']}",
         f"    {about['command']}",
-        f"Random weights, {about['text']} text encoders. {versions}. Rewards: {about['rewards']}.",
+        f"Random weights, {about['text']} text encoders. {versions}. Rewards: {about['rewards']},"
+        f" of {about['pictures']}.",
         table(results),
         NOTES.format(**about),
         *idle,
@@ -69,10 +70,12 @@ def page(about: Facts, results: Sequence[Facts]) -> str:
 
 
 def page_name(about: Facts) -> str:
-    """MODEL_HARDWARE_DATE.md, of letters that any file system takes; with the cases behind the
-    model, where they are not all."""
-    model = (about["model"], *(() if set(about["cases"]) == set(CASES) else about["cases"]))
-    words = (" ".join(model), about["device"], about["date"])
+    """MODEL_HARDWARE_DATE.md, of letters that any file system takes; behind the model the cases,
+    where they are not all, and what is real of its text encoders and pictures."""
+    cases = () if set(about["cases"]) == set(CASES) else about["cases"]
+    more = ["real text"] if about["text"] == "real-size" else []
+    more += ["words"] if about["pictures"] == "words" else []
+    words = (" ".join((about["model"], *cases, *more)), about["device"], about["date"])
     return "_".join(re.sub(r"[^a-z0-9.]+", "-", one.lower()).strip("-") for one in words) + ".md"
 
 

@@ -16,9 +16,10 @@ and arithmetic in float16 (on a CPU float32), and the case's:
     cfg_kl   and with a KL to the reference
     window   three steps trained, no guidance, no KL
 
-OCR scores where rapidocr is installed; the size as JPEG always. Needs neither Prefect nor MLflow.
-Prints a line of JSON a run and a table, whose columns --page explains. Its runs of before, in
-DIR/speed-runs, are removed once all cases are planned.
+OCR scores where rapidocr is installed; the size as JPEG always. Random weights draw noise, in which
+detection finds words everywhere: --pictures words draws some over it. Needs neither Prefect nor
+MLflow. Prints a line of JSON a run and a table, whose columns --page explains. Its runs of before,
+in DIR/speed-runs, are removed once all cases are planned.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, redirect_stdout
+from contextlib import ExitStack, contextmanager, nullcontext, redirect_stdout
 from pathlib import Path
 
 import diffusers
@@ -52,6 +53,7 @@ from benchmarks.device_time import DeviceTime
 from benchmarks.idle import StepProfiler
 from benchmarks.options import at_least, exit_code_of
 from benchmarks.prepared_runs import prepared
+from benchmarks.progress import now
 from benchmarks.sd3_shape import build_pipeline
 from benchmarks.speed_cases import (
     CASES,
@@ -65,6 +67,7 @@ from benchmarks.speed_cases import (
 from benchmarks.speed_figures import Facts, figures, gains
 from benchmarks.speed_page import idle_table, table, write_page
 from benchmarks.timing import GIBIBYTE
+from benchmarks.words import words_are_drawn
 
 PAGES = Path(__file__).parent / "pages"
 PEAK_REPEATS = 3
@@ -81,6 +84,7 @@ def build_model(options: argparse.Namespace) -> None:
     """Unless it is there."""
     folder = model_folder(options)
     if not (folder / "model_index.json").is_file():
+        now(f"writes the model to {folder}")
         build_pipeline(SIZES[options.size].shape, options.text == "real", folder)
 
 
@@ -108,14 +112,17 @@ def measured(
     clock = DeviceTime(torch.device(options.device))
     profiler = StepProfiler(setting.steps) if options.idle else None
     run.train.mkdir(parents=True)
-    with (run.train / "trainer.log").open("w") as log, redirect_stdout(log):
+    told = run.train / "trainer.log"
+    now(f"{case}, {way}: {config.train.steps} steps, told in {told}")
+    pictures = words_are_drawn() if options.pictures == "words" else nullcontext()
+    with told.open("w") as log, redirect_stdout(log), pictures:
         train(run.config("train"), run, inside(clock, profiler) if profiler else clock)
     free()
     rows = [row for _, row in read_json_lines(run.metrics)]
     events = [event for _, event in read_json_lines(run.events)]
     timed = slice(1, 1 + options.steps)
-    told = rows[timed], clock.steps[timed], events
-    found = figures(*told, load_of(config, planned), work, peak)
+    steps = rows[timed], clock.steps[timed], events
+    found = figures(*steps, load_of(config, planned), work, peak)
     assert planned.memory is not None  # of a model that is on this machine
     waiting = {"waiting": profiler.found} if profiler else {}
     return {"case": case, "way": way, **found, "predicted_gib": step_gib(planned.memory), **waiting}
@@ -175,6 +182,7 @@ def about(setting: Setting, peak: float, options: argparse.Namespace) -> Facts:
         "cases": options.cases,
         "versions": {one.__name__: one.__version__ for one in packages},
         "text": "real-size" if options.text == "real" else "tiny",
+        "pictures": options.pictures,
         "rewards": ", ".join(scored.sections()),
         "images": PROMPTS * setting.size.group,
         "steps": options.steps,
@@ -186,7 +194,7 @@ def about(setting: Setting, peak: float, options: argparse.Namespace) -> Facts:
 def command(options: argparse.Namespace) -> str:
     """That measures this again, with every option but its folders."""
     words = ["python", "-m", "benchmarks.trainer_speed", "--out", "DIR"]
-    for name in ("size", "text", "device", "rank", "steps"):
+    for name in ("size", "text", "pictures", "device", "rank", "steps"):
         words += [f"--{name}", str(getattr(options, name))]
     words += ["--cases", *options.cases, "--ways", *options.ways]
     words += ["--idle"] if options.idle else []
@@ -203,6 +211,7 @@ def arguments_of(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--text", default="tiny", choices=("tiny", "real"), help="encoders; real: 11 GB of disk"
     )
+    parser.add_argument("--pictures", default="noise", choices=("noise", "words"))
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     parser.add_argument(
         "--rank", type=at_least(1), default=32, help="of the adapter; alpha is twice that"

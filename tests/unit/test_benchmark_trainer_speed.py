@@ -26,6 +26,7 @@ ABOUT = {
     "cases": [*CASES],
     "versions": {"torch": "2.11.0", "diffusers": "0.42.1", "transformers": "5.24.0"},
     "text": "tiny",
+    "pictures": "noise",
     "rewards": "jpeg_compressibility",
     "images": 48,
     "steps": 3,
@@ -106,6 +107,12 @@ def test_what_a_step_of_a_case_holds(case: str, batch: int, expected: Load) -> N
     assert kept.replay_rows == expected.replay_rows - kept.gradient_rows
 
 
+def test_a_step_that_samples_ahead_is_not_the_last_one() -> None:
+    ahead = ("train.one_step_off=true", "rollout.old_log_prob=rollout")
+    steps = [medium(*more).config("no_cfg", "fast").train.steps for more in ((), ahead)]
+    assert steps == [4, 5]
+
+
 def test_a_page_says_where_and_by_what() -> None:
     found = figures(ROWS, TIMES, GATE, LOAD, WORK, 1000.0)
     one = {"case": "cfg", "way": "fast", **found, "predicted_gib": 39.0}
@@ -117,6 +124,8 @@ def test_a_page_says_where_and_by_what() -> None:
     assert page_name(ABOUT) == "sd3.5-medium-shape_nvidia-h200_2026-01-02.md"
     part = {**ABOUT, "cases": ["cfg", "cfg_kl"]}
     assert page_name(part) == "sd3.5-medium-shape-cfg-cfg-kl_nvidia-h200_2026-01-02.md"
+    real = {**part, "cases": ["cfg"], "text": "real-size", "pictures": "words"}
+    assert page_name(real) == "sd3.5-medium-shape-cfg-real-text-words_nvidia-h200_2026-01-02.md"
     said = ["NVIDIA H200", "2026-01-02", "torch 2.11.0", "diffusers 0.42.1", "transformers 5.24.0"]
     words = " ".join(text.split())
     assert all(word in words for word in [*said, ABOUT["command"], "700 TFLOP/s", "48 images"])
