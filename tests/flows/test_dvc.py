@@ -26,10 +26,11 @@ from tests.support.runs import metrics, untrained_pipeline
 pytestmark = pytest.mark.slow
 
 COUNTED = """
-import json, sys
+import json, logging, sys
 from atelier.config.resolve import resolve
 from atelier.data import versioning
 from atelier.stages import prepared
+logging.basicConfig(level=logging.INFO)
 calls, start = [], versioning._start
 versioning._start = lambda arguments: (calls.append(arguments[0]), start(arguments))[1]
 folder = prepared.provide(resolve(overrides=sys.argv[1:]))
@@ -180,6 +181,7 @@ def test_prepared_data_come_from_where_they_are(project: Project):
     made = provide(project, "data.seed=3")
     folder = Path(made["folder"])
     assert made["calls"] == ["add"]
+    assert made["is_announced"], "who looks at `git status` next is told what that file is"
     tables = {one.name: one.read_bytes() for one in folder.iterdir()}
     hashes = [md5_of(folder), *map(md5_of, folder.iterdir())]
     cache, remote = project.root / ".dvc/cache", project.root / ".atelier/dvc-remote"
@@ -197,7 +199,9 @@ def test_prepared_data_come_from_where_they_are(project: Project):
     shutil.rmtree(folder)
     forget(cache, *hashes)
     forget(remote, *hashes)
-    assert provide(project, "data.seed=3")["calls"] == ["pull", "add"]
+    again = provide(project, "data.seed=3")
+    assert again["calls"] == ["pull", "add"]
+    assert not again["is_announced"], "git shows nothing new"
     assert provide(project, "data.seed=4")["folder"] != str(folder)
     status = project.output("git", "status", "--porcelain", "data/prepared")
     assert {line.split("/")[-1][-4:] for line in status.splitlines()} == {".dvc"}
@@ -289,7 +293,12 @@ def forget(store: Path, *md5s: str) -> None:
 
 def provide(project: Project, *overrides: str) -> dict[str, Any]:
     printed = project.output(sys.executable, "-c", COUNTED, *overrides)
-    return json.loads(next(line for line in printed.splitlines() if line.startswith("{")))
+    found = json.loads(next(line for line in printed.splitlines() if line.startswith("{")))
+    return {**found, "is_announced": f"git shows a new {shown(found['folder'])}.dvc" in printed}
+
+
+def shown(folder: str) -> str:
+    return f"data/prepared/{Path(folder).name}"
 
 
 def sets(overrides: Sequence[str]) -> list[str]:

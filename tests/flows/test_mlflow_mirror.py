@@ -254,7 +254,7 @@ def test_dataset_inputs_carry_the_md5_of_dvc(client, run):
 
 def test_what_is_remembered_names_neither_machine_nor_password(run, tmp_path):
     open_fake_run(run.root, "http://me:secret@127.0.0.1:1/mlflow")
-    memory = Memory(run, "digest", "http://me:secret@127.0.0.1:1/mlflow")
+    memory = Memory(run, "digest", "http://me:secret@127.0.0.1:1/mlflow", {})
     memory.save()
     assert "secret" not in (run.root / "mlflow.json").read_text()
     assert shown_uri(tracking_uri(resolve("tiny/base"))) == "sqlite:///.atelier/mlflow.db"
@@ -326,6 +326,99 @@ def test_another_digest_opens_another_run_with_its_own_numbers_alone(client, run
     assert mlflow_mirror.sync(run)
     assert history(client, run, "reward/mean") == [(1, 0.01), (2, 0.02)]
     assert mirrored(client, run).info.status == "RUNNING"
+
+
+def test_a_stage_that_was_not_done_again_is_a_child_of_both_runs(client, run, store):
+    """Else who opens the second one finds no baseline below it, and who compares no duration."""
+    finish(run)
+    assert mlflow_mirror.sync(run)
+    first = children(client, run)
+    open_fake_run(run.root, store, "algorithm.beta=0.1")
+    for _ in range(2):
+        assert mlflow_mirror.sync(run)
+        (run.root / "mlflow.json").unlink()
+    second = children(client, run)
+    assert sorted(child.info.run_name for child in second) == ["baseline", "prepare"]
+    assert len(first) == 6
+    assert not {one.info.run_id for one in first} & {one.info.run_id for one in second}
+    for child in second:
+        (same,) = [one for one in first if one.info.run_name == child.info.run_name]
+        assert child.info.start_time == same.info.start_time
+        assert child.info.end_time == same.info.end_time
+        assert child.data.metrics == {"seconds": 5.0}
+
+
+def write_prepared(run, tables, started=0, status="done"):
+    """The prepare stage's record, of a prompt file that `tables`, a digit, stands for."""
+    write_record(run, "prepare", status, started=started)
+    note_inputs(run.data / "stage.json", {"data/prompts/signs.txt": tables})
+    if status == "done":
+        write_data(run, {f"{name}.parquet": tables * 32 for name in ("train", "heldout")}, None)
+        outputs = {"train.parquet": tables * 64, "heldout.parquet": tables * 64}
+        note(run.data / "stage.json", outputs=outputs)
+
+
+def note(path, **entries):
+    write_json(path, json.loads(path.read_text()) | entries)
+
+
+def note_inputs(path, inputs):
+    note(path, identity={**json.loads(path.read_text())["identity"], "inputs": inputs})
+
+
+def train_on(run, tables, rewards, started=0):
+    """A run up to its training, on data that `tables`, a digit, stands for."""
+    write_prepared(run, tables, started)
+    write_record(run, "baseline", started=started + 5, summary={"similarity": rewards[0]})
+    write_record(run, "train", started=started + 10)
+    for stage in ("baseline", "train"):
+        read = {f"data/{name}.parquet": tables * 64 for name in ("train", "heldout")}
+        note_inputs(run.root / stage / "stage.json", {**read, "assets/tiny-sd3": "f" * 64})
+    lines = [{"step": step, "reward/mean": one} for step, one in enumerate(rewards, start=1)]
+    run.metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def data_of(client, run):
+    return {one.dataset.digest for one in mirrored(client, run).inputs.dataset_inputs}
+
+
+def test_a_training_on_other_data_is_another_run_though_the_configuration_is_equal(client, run):
+    train_on(run, "a", [0.1, 0.2, 0.3])
+    assert mlflow_mirror.sync(run)
+    first = mirrored(client, run).info.run_id
+    # The prompt file is changed, and the run resumed: while prepare is at it, and until a stage
+    # moves it aside, what lies there is of the old one.
+    write_prepared(run, "b", started=20, status="running")
+    assert mlflow_mirror.sync(run)
+    assert mirrored(client, run).info.run_id != first
+    write_prepared(run, "b", started=20)
+    assert mlflow_mirror.sync(run)
+    assert not mirrored(client, run).data.metrics
+    assert [child.info.run_name for child in children(client, run)] == ["prepare"]
+    train_on(run, "b", [0.6, 0.7], started=20)
+    for _ in range(2):
+        assert mlflow_mirror.sync(run)
+        (run.root / "mlflow.json").unlink()  # it is found again by what it is of
+        series._asked.clear()
+    second = mirrored(client, run).info.run_id
+    assert history(client, run, "reward/mean") == [(1, 0.6), (2, 0.7)]
+    assert history(client, run, "baseline/similarity") == [(0, 0.6)]
+    assert data_of(client, run) == {"b" * 32}
+    names = sorted(child.info.run_name for child in children(client, run))
+    assert names == ["baseline", "prepare", "train"]
+    # And the first one is as it was, also for who trains on its data again.
+    train_on(run, "a", [0.1, 0.2, 0.3])
+    assert mlflow_mirror.sync(run)
+    assert mirrored(client, run).info.run_id == first != second
+    assert history(client, run, "reward/mean") == [(1, 0.1), (2, 0.2), (3, 0.3)]
+    assert data_of(client, run) == {"a" * 32}
+
+
+def test_a_table_too_large_to_be_hashed_is_of_the_data_all_the_same(client, run):
+    train_on(run, "a", [0.1])
+    note_inputs(run.train / "stage.json", {"data/train.parquet": "300000000 bytes"})
+    assert mlflow_mirror.sync(run)
+    assert history(client, run, "reward/mean") == [(1, 0.1)]
 
 
 def test_four_processes_may_open_a_new_store_at_once(tmp_path):

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from atelier.config.nodes_token import TOKEN_VARIABLE as NODES_TOKEN_VARIABLE
 from atelier.config.plan import plan
 from atelier.config.resolve import resolve
 from atelier.config.secret_names import secret_parameters
 from atelier.errors import ConfigError, PlanError
 from atelier.rewards.service.protocol import MANAGED_TOKEN_VARIABLE, TOKEN_VARIABLE
-from atelier.stages.nodes.board import TOKEN_VARIABLE as NODES_TOKEN_VARIABLE
 from atelier.stages.servers.run_servers import RunServers
 from atelier.tracking.run_directory import RunDirectory
 

@@ -93,9 +93,9 @@ def test_what_mlflow_was_sent(tmp_path: Path, text: str) -> None:
     run = RunDirectory(tmp_path)
     (tmp_path / "mlflow.json").write_text(text)
     with pytest.raises(DataError, match=r"mlflow\.json: .*; delete it, and the run is sent"):
-        Memory(run, "digest", "sqlite:///there")
+        Memory(run, "digest", "sqlite:///there", {})
     (tmp_path / "mlflow.json").write_text("{}")
-    assert not Memory(run, "digest", "sqlite:///there").is_sent("parameters")
+    assert not Memory(run, "digest", "sqlite:///there", {}).is_sent("parameters")
 
 
 @pytest.mark.parametrize(

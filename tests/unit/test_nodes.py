@@ -18,6 +18,7 @@ from types import SimpleNamespace
 import pytest
 
 from atelier.background import BackgroundLoop
+from atelier.config.nodes_token import TOKEN_VARIABLE, board_token
 from atelier.config.placement import gpus_wanted, training_gpus
 from atelier.config.plan import plan
 from atelier.config.resolve import resolve, write_stage_configs
@@ -27,8 +28,7 @@ from atelier.processes.gpus import claim_gpus
 from atelier.rewards.client.transport import Reply
 from atelier.stages.log_tail import LastError
 from atelier.stages.nodes import helper, likeness, meeting, service, visitor
-from atelier.stages.nodes.board import TOKEN_VARIABLE, NodeGone
-from atelier.stages.nodes.first import board_token
+from atelier.stages.nodes.board import NodeGone
 from atelier.stages.nodes.meeting import Ending, Meeting, exit_code
 from atelier.stages.nodes.service import BODY_BYTES
 from atelier.stages.nodes.visitor import Visitor, why_silent
@@ -525,6 +525,33 @@ def test_a_token_that_is_none_says_so_at_once(tmp_path: Path) -> None:
     run, config = two_nodes(tmp_path)
     with Meeting(run, config), pytest.raises(ConfigError, match=f"or {TOKEN_VARIABLE}"):
         Visitor("127.0.0.1", config.launch.master_port, "two\nlines")
+
+
+def test_a_node_without_a_token_says_so_before_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waited for node 0, for hours, and was refused then."""
+    monkeypatch.delenv(TOKEN_VARIABLE, raising=False)
+    monkeypatch.setattr(helper, "why_silent", lambda *_: pytest.fail("node 0 is asked for"))
+    with pytest.raises(ConfigError, match=r"--address: 192\.0\.2\.1 .* set it in .* all nodes"):
+        helper.help_train("192.0.2.1", 29700)
+
+
+def test_a_plan_of_several_machines_warns_of_a_missing_token(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    several = (
+        *("launch.nodes=2", "launch.master_address=192.0.2.1"),
+        *("train.prompts_per_step=16", "rollout.group_size=16"),
+    )
+
+    def warned() -> bool:
+        return any(TOKEN_VARIABLE in one for one in plan(resolve("tiny/base", several)).warnings)
+
+    monkeypatch.delenv(TOKEN_VARIABLE, raising=False)
+    assert warned()
+    monkeypatch.setenv(TOKEN_VARIABLE, "two words")
+    assert warned()
+    monkeypatch.setenv(TOKEN_VARIABLE, "secret")
+    assert not warned()
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from atelier.config.facts.sd3 import SD3Facts
 from atelier.config.gpu_seen import gpu_warnings
 from atelier.config.judged import judge_warnings
 from atelier.config.memory.prompts import prompt_warnings
+from atelier.config.nodes_token import nodes_token_warnings
 from atelier.config.objective_rules import objective_warnings
 from atelier.config.paid_judges import paid_judge_warnings
 from atelier.config.placement import placement_warnings
@@ -52,6 +53,7 @@ def plan_warnings(config: RunConfig, facts: Facts | None) -> Warnings:
     yield from suite_warnings(config)
     yield from judge_warnings(config.rewards)
     yield from access_token_warnings(config)
+    yield from nodes_token_warnings(config)
     yield from paid_judge_warnings(config)
     yield from gpu_warnings(config)
     yield from placement_warnings(config)

@@ -102,14 +102,32 @@ def stage_records(run: RunDirectory) -> dict[str, dict[str, Any]]:
 
 
 def own_records(run: RunDirectory) -> dict[str, dict[str, Any]]:
-    """Those of `stage_records` that are of the configuration in run.json: the folder of a stage of
-    another one lies there until the stage begins again and moves it aside."""
+    """Those of `stage_records` that are of the configuration in run.json, and of what the stages
+    before them have left: the folder of a stage of another one, or of other data, lies there until
+    the stage begins again and moves it aside."""
     digests = read_run_file(run)["digests"]
-    return {
-        stage: record
-        for stage, record in stage_records(run).items()
-        if record["identity"]["digest"] == digests[stage]
-    }
+    own: dict[str, dict[str, Any]] = {}
+    left: dict[str, Mapping[str, str] | None] = {}  # by folder; None: not known yet
+    for stage, record in stage_records(run).items():
+        is_own = record["identity"]["digest"] == digests[stage] and _follows(record, left)
+        if is_own:
+            own[stage] = record
+        is_done = is_own and record["status"] == "done"
+        left[stage_folder(run, stage).name] = record["outputs"] if is_done else None
+    return own
+
+
+def _follows(record: Mapping[str, Any], left: Mapping[str, Mapping[str, str] | None]) -> bool:
+    """Whether a stage read what the stages before it have left by now."""
+    for label, read in record["identity"]["inputs"].items():
+        folder, _, name = label.partition("/")
+        outputs = left.get(folder, {})
+        if outputs is None:
+            return False
+        is_hashed = not read.endswith(" bytes")  # of a large file, a stage notes the size alone
+        if is_hashed and outputs.get(name, read) != read:
+            return False
+    return True
 
 
 @dataclass(frozen=True)

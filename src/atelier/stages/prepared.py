@@ -27,10 +27,15 @@ from atelier.errors import DataError
 from atelier.processes.locks import hold
 from atelier.stages.files import identity_of
 from atelier.stages.prepare import input_paths
+from atelier.stages.run_file import shown_path
 
 logger = logging.getLogger(__name__)
 
 KEY_DIGITS = 12
+_NEW = (
+    "prepare: git shows a new %s.dvc: commit it to share or reproduce runs of these data, else "
+    "delete it at will (docs/data.md)"
+)
 WAIT_SECONDS = 0.5
 
 
@@ -90,8 +95,11 @@ def provide(config: RunConfig) -> Path:
             except DataError as error:
                 logger.info("%s is made again: %s", folder.name, error)
         if not is_ready(folder):
+            is_new = tracking_file(folder) is None
             _make(config, folder)
             versioning.add(folder)
+            if is_new:
+                logger.info(_NEW, shown_path(folder))
     return folder
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from atelier.config.digest import stage_digest
+from atelier.config.nodes_token import board_token
 from atelier.config.paths import make_folder, repository_root, runs_root
 from atelier.config.plan import plan
 from atelier.config.resolve import load_stage_config, resolve, write_stage_configs
@@ -19,7 +20,7 @@ from atelier.config.variables import joined
 from atelier.disk import stopped_when_full
 from atelier.errors import DataError
 from atelier.stages.find_run import find_run
-from atelier.stages.nodes.first import board_token, require_first_node
+from atelier.stages.nodes.first import require_first_node
 from atelier.stages.prompts_here import planned, prompt_warnings, prompts_here
 from atelier.tracking.run_directory import (
     FORMAT,

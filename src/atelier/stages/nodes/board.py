@@ -29,8 +29,6 @@ WORDS = 4000
 # How long a helper waits for node 0: that prepares and measures before it trains, and it costs
 # nothing.
 WAIT_SECONDS = 6 * 3600.0
-# Bearer token of the other nodes; needed where node 0 is reached from other machines.
-TOKEN_VARIABLE = "ATELIER_NODES_TOKEN"
 
 
 class NodeGone(AtelierError):

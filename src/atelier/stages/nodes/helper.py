@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from atelier.config.access_tokens import bearer_token
+from atelier.config.nodes_token import nodes_token
 from atelier.config.paths import repository_root
 from atelier.config.placement import training_gpus
 from atelier.config.resolve import load_stage_config
@@ -29,7 +29,6 @@ from atelier.stages.log_tail import LogTail
 from atelier.stages.nodes.board import (
     BEAT_SECONDS,
     SILENT_SECONDS,
-    TOKEN_VARIABLE,
     WAIT_SECONDS,
     WORDS,
     NodeGone,
@@ -64,13 +63,14 @@ def help_train(address: str, port: int, rank: int | None = None, wait: float = W
 
     Raises:
         ConfigError: the run, its directory, its code or packages are not the same here, the rank
-            is none or taken, or the token is another.
+            is none or taken, or the token is another; or, before node 0 is waited for, there is
+            no token, and an address of other machines.
         PlanError, Stopped: this machine has too few GPUs, or they, or node 0, were not there in
             time; or another one came in its place while nothing was heard of it.
         NodeGone: node 0 is not there any more.
     """
     quiet.libraries_by_default()
-    token = bearer_token(TOKEN_VARIABLE)
+    token = nodes_token(address, "--address")
     _wait_for(address, port, wait)
     with Visitor(address, port, token) as board:
         told = board.run

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
+from atelier.config.nodes_token import board_token
 from atelier.config.paths import repository_root
 from atelier.config.schema import RunConfig
 from atelier.config.sections.launch import LaunchConfig
@@ -22,7 +23,6 @@ from atelier.errors import ConfigError, Stopped
 from atelier.processes.supervised import SupervisedProcess
 from atelier.stages.log_tail import LastError
 from atelier.stages.nodes.board import SILENT_SECONDS, WORDS, Board, NodeGone
-from atelier.stages.nodes.first import board_token
 from atelier.stages.nodes.likeness import likeness
 from atelier.stages.nodes.service import served
 from atelier.stages.run_file import read_run, shown_path

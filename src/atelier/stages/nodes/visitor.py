@@ -7,9 +7,10 @@ import socket
 import time
 from typing import Any
 
+from atelier.config.nodes_token import TOKEN_VARIABLE
 from atelier.errors import ConfigError
 from atelier.rewards.client.transport import CannotBeAsked, Reply, Transport, Unanswered
-from atelier.stages.nodes.board import TOKEN_VARIABLE, NodeGone
+from atelier.stages.nodes.board import NodeGone
 
 # A network may fail for a moment. Less than the time after which a silent node is gone.
 ANSWER_SECONDS = 30.0

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from atelier.config.nodes_token import TOKEN_VARIABLE as NODES_TOKEN_VARIABLE
 from atelier.config.paths import repository_root
 from atelier.config.sections.judge import JudgeConfig
 from atelier.config.sections.launch import LOOPBACK
@@ -16,7 +17,6 @@ from atelier.judge import usage as judge_usage
 from atelier.processes.gpus import VISIBLE
 from atelier.rewards.service.protocol import MANAGED_TOKEN_VARIABLE, TOKEN_VARIABLE
 from atelier.rewards.service.settings import ServiceSettings, write_settings
-from atelier.stages.nodes.board import TOKEN_VARIABLE as NODES_TOKEN_VARIABLE
 from atelier.stages.servers import vllm
 from atelier.stages.servers.interpreter import interpreter
 from atelier.stages.servers.kinds import RewardServiceKind

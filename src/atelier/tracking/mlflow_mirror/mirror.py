@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from atelier.config.schema import RunConfig
-from atelier.report.run_data import periodic_evaluations, sample_folders
+from atelier.report.run_data import own_records, periodic_evaluations, sample_folders
 from atelier.tracking.mlflow_mirror import contents, models, series, store, traces
 from atelier.tracking.mlflow_mirror.memory import Memory
-from atelier.tracking.mlflow_mirror.target import Target
+from atelier.tracking.mlflow_mirror.target import Target, identities
 from atelier.tracking.run_directory import RunDirectory, read_run_file
 
 SPLITS = {"train": "train", "heldout": "eval"}
@@ -30,7 +30,8 @@ def send(run: RunDirectory, config: RunConfig, uri: str, deadline: float) -> Non
         Exception: whatever MLflow raises.
     """
     description = read_run_file(run)
-    memory = Memory(run, description["digests"]["report"], uri)
+    found = identities(own_records(run))
+    memory = Memory(run, description["digests"]["report"], uri, found)
     target = Target(run, config, uri, store.client(uri), memory, description, deadline)
     target.open()
     for name, send_item in _items(target):
