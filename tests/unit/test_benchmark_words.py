@@ -1,4 +1,4 @@
-"""Pictures that a benchmark draws over noise are what OCR meets: it reads the words, and no more."""
+"""Pictures that a benchmark draws over noise are what OCR meets: it reads their words, no more."""
 
 from __future__ import annotations
 
