@@ -19,6 +19,7 @@ from PIL import Image
 from torch import Tensor
 
 from atelier.errors import ConfigError
+from atelier.given_up import while_wanted
 from atelier.judge.forms import YesNoForm
 from atelier.judge.pictures import prepared
 from atelier.judge.questions import Answer, Question
@@ -99,7 +100,7 @@ class LocalJudge:
         asked = [one for one in found if isinstance(one, Readied)]
         answers: list[Answer] = []
         with self._alone:
-            for batch in batches(asked, self._most):
+            for batch in while_wanted(batches(asked, self._most)):
                 answers += self._answers(batch)
         in_order = iter(answers)
         return [next(in_order) if isinstance(one, Readied) else one for one in found]

@@ -11,9 +11,12 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
+
+from atelier.given_up import is_told_by, stop_if_given_up, while_wanted
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -31,14 +34,21 @@ def side_by_side(
     call: Callable[[Item], Result], items: Sequence[Item], threads: int, name: str
 ) -> list[Result]:
     """What a call gives of every item, in their order, by so many threads of this call's own: what
-    hangs in one call keeps none from the next.
+    hangs in one call keeps none from the next. One thread is the caller's.
 
     Raises:
+        GivenUp: nobody waits for it any more.
         what it raised for the first item for which it did.
     """
+    if threads == 1:
+        return [call(item) for item in while_wanted(items)]
     outcomes: list[Outcome | None] = [None] * len(items)
     places = iter(range(len(items)))
     lock = threading.Lock()
+
+    def call_at(place: int) -> Result:
+        stop_if_given_up()
+        return call(items[place])
 
     def work() -> None:
         while True:
@@ -46,10 +56,12 @@ def side_by_side(
                 place = next(places, None)
             if place is None:
                 return
-            outcomes[place] = Outcome.of(partial(call, items[place]))
+            outcomes[place] = Outcome.of(partial(call_at, place))
 
     helpers = [
-        threading.Thread(target=work, name=f"{_NAME}{name}", daemon=True)
+        threading.Thread(
+            target=partial(copy_context().run, work), name=f"{_NAME}{name}", daemon=True
+        )
         for _ in range(min(threads, len(items)))
     ]
     for one in helpers:
@@ -84,33 +96,44 @@ class Outcome:
         return self.value
 
 
+class Submitted(NamedTuple):
+    """A call, its future, and whether nobody waits for it any more."""
+
+    call: Callable[[], Any]
+    future: Future[Outcome]
+    given_up: threading.Event
+
+
 class ScoringThreads:
     """A fixed number of threads that run calls in the order submitted."""
 
     def __init__(self, name: str, workers: int) -> None:
         self.name = name
-        self._calls: queue.SimpleQueue[tuple[Future[Outcome], Callable[[], Any]] | None] = (
-            queue.SimpleQueue()
-        )
+        self._calls: queue.SimpleQueue[Submitted | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
-        self._given_up: set[Future[Outcome]] = set()
+        self._given_up: dict[Future[Outcome], threading.Event] = {}  # of calls that are not done
         self._threads: list[threading.Thread] = []
         for _ in range(workers):
             self._start_thread()
 
     def submit(self, call: Callable[[], Any]) -> Future[Outcome]:
         """Queue a call. The future raises nothing but CancelledError."""
-        future: Future[Outcome] = Future()
-        self._calls.put((future, call))
-        return future
+        one = Submitted(call, Future(), threading.Event())
+        with self._lock:
+            self._given_up[one.future] = one.given_up
+        self._calls.put(one)
+        return one.future
 
     def give_up(self, future: Future[Outcome]) -> None:
-        """Cancel a call that waits; a thread that hangs in it is left behind and replaced."""
+        """Cancel a call that waits. A thread that is in it ends at the call's next part, if it has
+        parts (given_up.py), and is replaced."""
         if future.cancel():
+            self._forget(future)
             return
         with self._lock:
-            if not future.done():
-                self._given_up.add(future)
+            event = self._given_up.get(future)
+            if event is not None and not event.is_set():
+                event.set()
                 self._start_thread()
 
     def drop_queue(self) -> None:
@@ -121,16 +144,23 @@ class ScoringThreads:
             except queue.Empty:  # a thread took the last one
                 break
             if waiting is not None:
-                waiting[0].cancel()
+                waiting.future.cancel()
+                self._forget(waiting.future)
 
     def close(self, patience_seconds: float = 5.0) -> None:
         """End the threads; queued calls are cancelled, a hung thread is left to the process."""
         self.drop_queue()
-        for _ in self._threads:
+        with self._lock:
+            threads = list(self._threads)
+        for _ in threads:
             self._calls.put(None)
         end = time.monotonic() + patience_seconds
-        for thread in self._threads:
+        for thread in threads:
             thread.join(max(0.0, end - time.monotonic()))
+
+    def _forget(self, future: Future[Outcome]) -> None:
+        with self._lock:
+            self._given_up.pop(future, None)
 
     def _start_thread(self) -> None:
         thread = threading.Thread(target=self._work, name=f"{_NAME}{self.name}", daemon=True)
@@ -138,13 +168,15 @@ class ScoringThreads:
         thread.start()
 
     def _work(self) -> None:
-        while (item := self._calls.get()) is not None:
-            future, call = item
-            if not future.set_running_or_notify_cancel():
+        while (one := self._calls.get()) is not None:
+            if not one.future.set_running_or_notify_cancel():
+                self._forget(one.future)
                 continue
-            outcome = Outcome.of(call)
+            is_told_by(one.given_up)
+            outcome = Outcome.of(one.call)
             with self._lock:
-                future.set_result(outcome)
-                if future in self._given_up:
-                    self._given_up.remove(future)
+                del self._given_up[one.future]
+                one.future.set_result(outcome)
+                if one.given_up.is_set():
+                    self._threads.remove(threading.current_thread())
                     return

@@ -424,7 +424,9 @@ class OcrConfig(Section):
     )
     spans: SpansConfig = SpansConfig()
     workers: Few = operational(
-        1, "Images that a trainer process, or a service, reads at a time; each takes a core."
+        1,
+        "Images that a trainer process, or a service, reads at a time; each takes a core, and some "
+        "35 MB of main memory, 130 MB with detection.",
     )
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from transformers import AutoProcessor, CLIPModel
 
 from atelier.errors import ConfigError
+from atelier.given_up import while_wanted
 from atelier.model_files import require_numbers, telling
 
 IMAGES_AT_ONCE = 32
@@ -47,7 +48,7 @@ class ClipModel:
     ) -> list[tuple[float, float]]:
         """Cosine in [-1, 1] and logit of each image and its text, cut at 77 tokens."""
         found: list[tuple[float, float]] = []
-        for start in range(0, len(images), IMAGES_AT_ONCE):
+        for start in while_wanted(range(0, len(images), IMAGES_AT_ONCE)):
             part = slice(start, start + IMAGES_AT_ONCE)
             found += self._compare(images[part], texts[part])
         return found

@@ -15,6 +15,7 @@ from typing import Any, Literal
 from atelier.config.sections.judge import JudgeConfig
 from atelier.config.sections.mmmg import MmmgMeasure
 from atelier.config.sections.rewards import MmmgConfig
+from atelier.given_up import while_wanted
 from atelier.judge.answers import read_text
 from atelier.judge.forms import YesNoForm
 from atelier.judge.questions import Answer, Question
@@ -93,7 +94,7 @@ class MmmgScorer(JudgedScorer):
         # Regions first: what cannot be scored is not paid for.
         regions = [
             one if isinstance(one := sample_of(metadata), Missing) else self._regioned.of(image)
-            for image, metadata in zip(batch.images, batch.metadata, strict=True)
+            for image, metadata in while_wanted(zip(batch.images, batch.metadata, strict=True))
         ]
         places = [place for place, one in enumerate(regions) if not isinstance(one, Missing)]
         asked = dict(zip(places, self._asking.ask(batch.at(places)), strict=True))

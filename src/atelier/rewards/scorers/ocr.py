@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -57,11 +56,9 @@ class OcrScorer:
         """Read all images, so many at a time as there are workers: a trainer waits for the last
         batch of a step, and not for many small ones."""
         pairs = list(zip(batch.images, batch.metadata, strict=True))
-        if self.config.workers == 1:
-            scored = [self._score_image(*one) for one in pairs]
-        else:
-            read = partial(side_by_side, name=self.name, threads=self.config.workers)
-            scored = read(lambda one: self._score_image(*one), pairs)
+        scored = side_by_side(
+            lambda one: self._score_image(*one), pairs, self.config.workers, self.name
+        )
         return Scores(self.name, [score for score, _ in scored], [seen for _, seen in scored])
 
     def golden(self) -> tuple[ScoreBatch, Sequence[float], float]:

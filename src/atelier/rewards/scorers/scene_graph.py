@@ -17,6 +17,7 @@ from atelier.data.render import render_objects
 from atelier.data.scene_graphs import Link, SceneGraph, from_dict
 from atelier.data.scenes import SceneObject
 from atelier.errors import DataError
+from atelier.given_up import while_wanted
 from atelier.mmmg.scores import Fidelity, fidelity
 from atelier.rewards.base import Direction, Missing, Score, ScoreBatch, Scores
 from atelier.rewards.scorers.knowledge import Regioned, Seen, scored
@@ -46,7 +47,7 @@ class SceneGraphScorer:
     def score(self, batch: ScoreBatch) -> Scores:
         found = [
             self._score(image, metadata)
-            for image, metadata in zip(batch.images, batch.metadata, strict=True)
+            for image, metadata in while_wanted(zip(batch.images, batch.metadata, strict=True))
         ]
         return Scores(self.name, [value for value, _ in found], [seen for _, seen in found])
 
