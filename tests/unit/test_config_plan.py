@@ -335,6 +335,9 @@ def test_every_batch_problem_is_told_with_numbers_that_work() -> None:
     shared = refusal("train.prompts_per_step=4", "train.updates_per_step=2", "launch.processes=4")
     assert "4 micro-batches a step cannot be shared equally" in shared
     assert "what works: rollout.micro_batch_size 8, or train.updates_per_step 1, or" in shared
+    step = ("train.prompts_per_step=6", "train.updates_per_step=1", "rollout.micro_batch_size=16")
+    assert refusal(*step, "launch.processes=4").endswith(", or launch.processes 3")
+    planned(*step, "launch.processes=3")
     assert "more than the 4 images of a step; 2 works" in refusal(
         "train.prompts_per_step=2", "rollout.group_size=2", "launch.processes=2",
         "train.updates_per_step=1",

@@ -107,6 +107,8 @@ def _batch_rejections(config: RunConfig, ranks: int) -> Rejections:
             works.insert(0, f"train.updates_per_step {updates}")
         if whole and shareable:
             works.insert(0, f"rollout.micro_batch_size {sizes}")
+        if not config.launch.rollout_processes and config.launch.nodes == 1:
+            works += _fewer_processes(images // unit, train.updates_per_step, ranks)
         what = "micro-batch" if whole else "image"
         yield (
             "train.updates_per_step",
@@ -114,6 +116,13 @@ def _batch_rejections(config: RunConfig, ranks: int) -> Rejections:
             f"equally by {train.updates_per_step} update(s) x {who}; what works: "
             f"{', or '.join(works)}",
         )
+
+
+def _fewer_processes(units: int, updates: int, ranks: int) -> list[str]:
+    """The most of them that share the units of an update equally, if any do."""
+    if units % updates:
+        return []
+    return [f"launch.processes {max(n for n in range(1, ranks) if units // updates % n == 0)}"]
 
 
 def _sharers(launch: LaunchConfig, ranks: int) -> tuple[int, str]:
