@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from atelier import telemetry
 from atelier.cli.application import application
 from atelier.config.paths import repository_root
+from atelier.config.recipes import recipe_names, recipes_directory
 from atelier.config.reference import reference
 from atelier.environments import DECLARED, Environment, environment
 from atelier.errors import ConfigError
@@ -85,6 +86,12 @@ def test_the_verbs_and_their_options_are_these() -> None:
 def test_recipes_are_listed_with_what_they_are() -> None:
     lines = run("recipes").splitlines()
     assert any(line.startswith("tiny/flow-grpo-fast") and "make demo" in line for line in lines)
+    place = next(place for place, line in enumerate(lines) if line.startswith("To inherit from"))
+    shared = [line.split()[0] for line in lines[place + 1 :]]
+    own = [line.split()[0] for line in lines[: place - 1]]
+    assert {"tiny/base", "deepgen/services"} <= {*shared}
+    assert not [name for name in own if name.endswith(("/base", "/services"))]
+    assert {*own, *shared} == {*recipe_names(recipes_directory())}
 
 
 def test_show_prints_what_was_overridden() -> None:

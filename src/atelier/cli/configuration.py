@@ -16,16 +16,21 @@ from atelier.config.resolve import resolve
 from atelier.config.variables import VARIABLES, taken
 from atelier.config.yaml_files import dump_yaml
 
+SHARED = "What "  # begins what is said of a file that is no recipe by itself
+
 
 @click.command()
 def recipes() -> None:
-    """List the recipes."""
+    """List the recipes, and behind them what they inherit."""
     directory = recipes_directory()
-    names = recipe_names(directory)
-    width = max(map(len, names), default=0)
-    for name in names:
-        summary = recipe_summary(directory / f"{name}.yaml")
-        click.echo(f"{name:<{width}}  {summary}")
+    told = {name: recipe_summary(directory / f"{name}.yaml") for name in recipe_names(directory)}
+    width = max(map(len, told), default=0)
+    shared = {name for name, summary in told.items() if summary.startswith(SHARED)}
+    for name in (one for one in told if one not in shared):
+        click.echo(f"{name:<{width}}  {told[name]}")
+    click.echo("\nTo inherit from in recipes of your own (inherits: NAME):")
+    for name in sorted(shared):
+        click.echo(f"{name:<{width}}  {told[name]}")
 
 
 @click.command()
