@@ -430,7 +430,7 @@ class OcrConfig(Section):
     )
 
 
-class OcrRewardConfig(RewardSection, OcrConfig):
+class OcrRewardConfig(OcrConfig, RewardSection):
     """Similarity of the text in the image, read by PP-OCR, to the target."""
 
 
