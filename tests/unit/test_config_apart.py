@@ -36,6 +36,13 @@ def test_what_cannot_be_is_refused(overrides: list[str], reason: str) -> None:
     assert reason in str(refused.value)
 
 
+def test_all_that_it_needs_is_told_at_once() -> None:
+    with pytest.raises(PlanError) as refused:
+        planned("train.one_step_off=false", "rollout.old_log_prob=recompute")
+    assert "  train.one_step_off: " in str(refused.value)
+    assert "  rollout.old_log_prob: " in str(refused.value)
+
+
 def test_policies_of_tokens_are_refused() -> None:
     with pytest.raises(PlanError, match=r"launch\.rollout_processes: policies that denoise only"):
         plan(resolve("tiny-janus/introspective-v3", ["train.one_step_off=true", *APART[:2]]))

@@ -41,7 +41,7 @@ def policy_rejections(config: RunConfig) -> Iterator[tuple[str, str]]:
         yield (
             "policy.lora.folded",
             "a sum of weight and adapter rounded to bfloat16 loses most of a young adapter; use "
-            "policy.dtype: float16, or false here",
+            "float16 (policy.dtype and policy.base_dtype), or false here",
         )
     if policy.dtype == "float16" and launch.engine == "deepspeed":
         yield (

@@ -299,7 +299,8 @@ def _sampling_rejections(config: RunConfig, ranks: int) -> Rejections:
             "train.resample_rounds",
             "other images would be sampled by other weights; not with train.one_step_off",
         )
-    if train.one_step_off and rollout.old_log_prob == "recompute":
+    ahead = train.one_step_off or config.launch.rollout_processes  # which asks for the former
+    if ahead and rollout.old_log_prob == "recompute":
         yield (
             "rollout.old_log_prob",
             "recomputed by weights that have moved on, they would correct nothing; use rollout "
