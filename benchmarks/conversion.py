@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -22,6 +20,7 @@ from pathlib import Path
 from atelier.config.resolve import load_stage_config
 from atelier.errors import ConfigError
 from atelier.tracking.run_directory import RunDirectory, all_checkpoints
+from benchmarks.children import finish
 from benchmarks.options import exit_code_of
 from benchmarks.progress import now
 
@@ -29,17 +28,13 @@ FILE = "sft.pth"
 
 
 def atelier(*words: str) -> None:
-    """A command of ours, whose output is shown where it fails.
+    """A command of ours.
 
     Raises:
-        SystemExit: it did.
+        SystemExit: it failed.
     """
-    command = [sys.executable, "-m", "atelier", *words]
     now(f"atelier {' '.join(words)}")
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    if done.returncode:
-        raise SystemExit(f"{' '.join(words)}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
+    finish([sys.executable, "-m", "atelier", *words], HF_HUB_OFFLINE="1")
 
 
 def require_convertible(run: RunDirectory) -> None:

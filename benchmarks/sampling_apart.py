@@ -15,9 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,6 +25,7 @@ from atelier.config.resolve import load_stage_config, resolve
 from atelier.report.run_data import metric_records
 from atelier.tracking.run_directory import RunDirectory
 from atelier.training.checkpoint import all_checkpoints, load_checkpoint
+from benchmarks.children import finish
 from benchmarks.prepared_runs import prepared
 from benchmarks.progress import now
 
@@ -52,9 +51,7 @@ def trained(root: Path, sampling: int, options: argparse.Namespace) -> RunDirect
     command = [sys.executable, "-m", "atelier.processes.torchrun"]
     command += ["--nproc-per-node", str(options.ranks), "atelier.training"]
     command += ["--config", str(run.config("train")), "--run", str(run.root)]
-    done = subprocess.run(command, env=dict(os.environ), capture_output=True, text=True)
-    if done.returncode:
-        raise SystemExit(f"{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
+    finish(command)
     return run
 
 

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 from click.testing import CliRunner
@@ -24,6 +31,8 @@ from atelier.policies.deepgen.source import open_source
 from atelier.tracking.run_directory import RunDirectory
 from tests.support import deepgen_exports
 from tests.support.exports import PROMPTS, save_trained, trained
+from tests.support.patience import PATIENCE
+from tests.support.runs import environment
 
 QUERY = "transformer.transformer_blocks.0.attn.to_q.weight"
 
@@ -218,3 +227,60 @@ def test_it_is_told_how_far_things_are() -> None:
     assert "2 kept of the checkpoint, of whose transformer this moved 1.23%" in text
     assert "and 2 of its moving average left out" in text
     assert "images within 2/255 of the trainer's (mean 0.100/255)" in text
+
+
+def exporting(run: RunDirectory, out: Path) -> subprocess.Popen[str]:
+    """An export that has written its file, and proves it."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "atelier", "export", "sft", str(run.root), str(out)],
+        env=environment(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    until = time.monotonic() + PATIENCE
+    while not painting_of(process):
+        assert process.poll() is None, process.communicate()[1]
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    assert [path.name for path in out.parent.iterdir()] == [f".{out.name}.{process.pid}"]
+    return process
+
+
+def painting_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
+    """The clean process of an export, and what guards it."""
+    found = []
+    for one in psutil.Process(process.pid).children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if any("clean_process" in word for word in one.cmdline()):
+                found.append(one)
+    return found
+
+
+@pytest.mark.parametrize(("by", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_one_that_is_stopped_leaves_neither_file_nor_process(
+    run: RunDirectory, tmp_path: Path, by: signal.Signals, code: int
+) -> None:
+    process = exporting(run, tmp_path / "rl.pth")
+    painting = painting_of(process)
+    process.send_signal(by)
+    _, said = process.communicate(timeout=PATIENCE)
+    assert process.returncode == code
+    assert said.strip().splitlines()[-1] == "interrupted"
+    assert list(tmp_path.iterdir()) == []
+    _, living = psutil.wait_procs(painting, PATIENCE)
+    assert living == []
+
+
+def test_what_a_killed_one_left_is_removed_by_the_next(run: RunDirectory, tmp_path: Path) -> None:
+    target = tmp_path / "rl.pth"
+    process = exporting(run, target)
+    painting = painting_of(process)
+    process.kill()
+    process.communicate(timeout=PATIENCE)
+    _, living = psutil.wait_procs(painting, PATIENCE)
+    assert living == [], "its clean process ends with it"
+    another = tmp_path / f".rl.pth.{os.getppid()}"
+    another.touch()  # of a process that lives
+    write_sft(run.root, target)
+    assert set(tmp_path.iterdir()) == {target, another}

@@ -1,6 +1,8 @@
 """Manifest and publication of an exported directory."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -83,10 +85,21 @@ def test_what_is_published_can_be_read_by_whom_the_umask_allows(tmp_path: Path) 
 def test_recover_brings_back_what_a_killed_publish_had_moved_away(tmp_path: Path) -> None:
     (tmp_path / ".merged.previous").mkdir()
     (tmp_path / ".merged.previous" / "file").write_text("earlier")
-    (tmp_path / ".merged.4711").mkdir()
     recover(tmp_path / "merged")
     assert (tmp_path / "merged" / "file").read_text() == "earlier"
     assert [path.name for path in tmp_path.iterdir()] == ["merged"]
+
+
+def test_recover_removes_what_killed_processes_left_and_nothing_else(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as gone:
+        gone.wait()
+    own = [f".merged.{pid}" for pid in (gone.pid, os.getpid())]
+    others = [f".merged.{os.getppid()}", f".merge.{gone.pid}", ".merged.cache"]
+    for name in (*own, *others):
+        (tmp_path / name).mkdir()
+    (tmp_path / own[0] / "file").touch()
+    recover(tmp_path / "merged")
+    assert {path.name for path in tmp_path.iterdir()} == set(others)
 
 
 def test_exports_are_found_at_the_run_the_export_folder_and_the_format(tmp_path: Path) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-
 import pytest
 
 from atelier.errors import CheckpointError
@@ -15,6 +13,5 @@ def test_a_clean_process_that_takes_too_long_is_an_error_with_its_mend(
 ) -> None:
     """The stage ends with a word and an exit code of ours, and with no traceback."""
     monkeypatch.setattr(reload, "TIMEOUT", 0.01)
-    with pytest.raises(CheckpointError, match=r"more than 0.01 s.*verify_prompts") as raised:
+    with pytest.raises(CheckpointError, match=r"more than 0.01 s.*verify_prompts"):
         reload.reload_all([], "cpu")
-    assert isinstance(raised.value.__cause__, subprocess.TimeoutExpired)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +12,7 @@ import torch
 
 from atelier.config.resolve import resolve
 from atelier.errors import CheckpointError
+from atelier.export import clean_process
 from atelier.export import run as exporting
 from atelier.export.reload import reload_all
 from atelier.tracking.run_directory import RunDirectory
@@ -26,19 +26,16 @@ def _threads_as_before() -> Any:
 
 
 def test_the_clean_process_takes_as_many_threads_as_this_one(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    found: dict[str, str] = {}
-
-    def failed(command: list[str], env: dict[str, str], **_: Any) -> Any:
-        found.update(env)
-        return subprocess.CompletedProcess(command, 1, "", "seen")
-
-    monkeypatch.setattr(subprocess, "run", failed)
+    (tmp_path / "__main__.py").write_text(
+        "from os import environ as found\n"
+        "raise SystemExit(found['OMP_NUM_THREADS'] + ' and ' + found['MKL_NUM_THREADS'])\n"
+    )
+    monkeypatch.setattr(clean_process, "__file__", str(tmp_path / "__init__.py"))
     torch.set_num_threads(3)
-    with pytest.raises(CheckpointError, match="seen"):
+    with pytest.raises(CheckpointError, match="code 1: 3 and 3"):
         reload_all([], "cpu")
-    assert found["OMP_NUM_THREADS"] == found["MKL_NUM_THREADS"] == "3"
 
 
 @pytest.mark.parametrize(("threads", "expected"), [(4, 2), (64, 3)])

@@ -7,7 +7,7 @@ import sys
 import click
 
 from atelier import telemetry
-from atelier.cli.application import application
+from atelier.cli.stopping import Interrupted, interruptible, terminable
 from atelier.errors import AtelierError
 
 
@@ -15,7 +15,12 @@ def main() -> None:
     """Run the command line; errors a user can meet end with their message and exit code."""
     telemetry.off_by_default()
     try:
-        application(prog_name="atelier")
+        with terminable(), interruptible():
+            # Here, because all verbs take most of a second, in which Ctrl-C may come.
+            from atelier.cli.application import application
+
+            application(prog_name="atelier")
     except AtelierError as error:
-        click.echo(f"error: {error}", err=True)
+        kind = "" if isinstance(error, Interrupted) else "error: "
+        click.echo(f"{kind}{error}", err=True)
         sys.exit(error.exit_code)

@@ -20,9 +20,11 @@ from atelier.cli import (
     runs,
     unigenbench,
 )
+from atelier.cli.stopping import InterruptibleGroup
 
 
 @click.group(
+    cls=InterruptibleGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Exit codes: 0 done, 2 bad configuration, 3 plan refused, 75 stopped and resumable.",
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import shlex
 import sys
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from atelier.cli.options import (
     variables_option,
     variables_taken,
 )
+from atelier.cli.stopping import interruptible
 from atelier.config.paths import from_root, is_directory, make_folder, repository_root
 from atelier.config.plan import plan
 from atelier.config.resolve import resolve, write_stage_configs
@@ -113,9 +115,10 @@ def stage(
             f"--run {directory.root}: no such folder; `atelier stage resolve` makes one"
         )
     make_folder(directory.root, "--run")
-    module = importlib.import_module(f"atelier.stages.{name}")
-    show_logs(sys.stderr)
-    summary = module.run(directory)
+    with interruptible(shlex.join(["atelier", "stage", name, "--run", str(folder)])):
+        module = importlib.import_module(f"atelier.stages.{name}")
+        show_logs(sys.stderr)
+        summary = module.run(directory)
     click.echo(json.dumps(summary, indent=2, default=str))
 
 

@@ -6,6 +6,7 @@ import os
 import shutil
 from pathlib import Path
 
+from atelier.abandoned import beside, remove_abandoned
 from atelier.permissions import as_usual
 
 
@@ -14,13 +15,13 @@ def recover(target: Path) -> None:
     previous = _previous(target)
     if previous.exists() and not target.exists():
         previous.rename(target)
-    for leftover in target.parent.glob(f".{target.name}.*"):
-        shutil.rmtree(leftover)
+    shutil.rmtree(previous, ignore_errors=True)
+    remove_abandoned(target)
 
 
 def aside(target: Path) -> Path:
     """A new empty directory beside `target`, to be written in full and then published."""
-    path = target.parent / f".{target.name}.{os.getpid()}"
+    path = beside(target)
     path.mkdir(parents=True)
     return path
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -22,6 +21,7 @@ from atelier.export.families import family_of
 from atelier.export.record import VERIFICATION, ExportRecord
 from atelier.export.reference import Differences
 from atelier.export.tolerances import require_same
+from atelier.processes.supervised import SupervisedProcess
 
 TIMEOUT = 3600.0  # seconds; loading and sampling a large model on a CPU is slow, hanging is not
 
@@ -69,19 +69,18 @@ def reload_all(exported: Sequence[Exported], device: str) -> list[Outcome]:
         program = str(Path(clean_process.__file__).parent)
         command = [sys.executable, "-I", program, str(jobs_file), str(outcomes_file)]
         environment = {**os.environ, **_threads(), "HF_HUB_OFFLINE": "1", "TQDM_DISABLE": "1"}
-        try:
-            done = subprocess.run(
-                command, capture_output=True, text=True, timeout=TIMEOUT, env=environment
-            )
-        except subprocess.TimeoutExpired as error:
+        log = Path(folder, "process.log")
+        with SupervisedProcess(command, log, environment, Path.cwd()) as process:
+            code = process.wait(TIMEOUT)
+        if code is None:
             raise CheckpointError(
                 f"the process that reloads the export took more than {TIMEOUT:g} s: export where "
                 "there is a GPU, or lower export.verify_prompts"
-            ) from error
-        if done.returncode != 0:
+            )
+        if code != 0:
+            words = log.read_text(encoding="utf-8", errors="replace")[-2000:]
             raise CheckpointError(
-                f"the process that reloads the export ended with code {done.returncode}: "
-                f"{done.stderr[-2000:]}"
+                f"the process that reloads the export ended with code {code}: {words}"
             )
         outcomes = json.loads(outcomes_file.read_text(encoding="utf-8"))
         return [_outcome(found, job) for found, job in zip(outcomes, jobs, strict=True)]

@@ -76,6 +76,12 @@ class SupervisedProcess:
             self._code = code if code >= 0 else 128 - code
         return self._code
 
+    def wait(self, seconds: float | None = None) -> int | None:
+        """Its exit code, as `poll` says it, once it has ended; None where so many seconds pass."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._guard.wait(seconds)
+        return self.poll()
+
     def stop(self, grace: float | None = None) -> None:
         """End all of it: SIGTERM, and SIGKILL after `grace` seconds (default: the guard's)."""
         for patience in (self._grace if grace is None else grace, _REAPING_SECONDS):

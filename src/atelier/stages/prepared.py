@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import atelier.data
+from atelier.abandoned import beside, remove_abandoned
 from atelier.config.digest import digest, stage_digest
 from atelier.config.paths import from_root, repository_root, tracking_file
 from atelier.config.prompt_files import named_files
@@ -120,7 +121,8 @@ def _make(config: RunConfig, folder: Path) -> None:
     """Aside and then renamed: a folder that is there is whole."""
     from atelier.data.prepare import prepare
 
-    aside = folder.with_name(f".{folder.name}.{os.getpid()}")
+    remove_abandoned(folder)
+    aside = beside(folder)
     aside.mkdir(parents=True)
     try:
         with contextlib.chdir(repository_root()):  # a configuration's paths are relative to it

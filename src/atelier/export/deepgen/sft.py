@@ -11,7 +11,6 @@ Source: DeepGen-RL: the published conversion loses shards and the adapter.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -20,6 +19,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from atelier.abandoned import beside, remove_abandoned
 from atelier.config.paths import make_folder
 from atelier.config.sections.policy_parts import holds_weights_alone
 from atelier.errors import CheckpointError, ConfigError
@@ -187,7 +187,8 @@ def named_weights(merged: Path) -> dict[str, Tensor]:
 def _put_in_place(target: Path, state: Mapping[str, Tensor]) -> Iterator[Path]:
     """Write a file aside and read it back; it is renamed behind what else is proven of it."""
     make_folder(target.parent, "OUT")
-    aside = target.with_name(f".{target.name}.{os.getpid()}")
+    remove_abandoned(target)
+    aside = beside(target)
     try:
         torch.save(dict(state), aside)
         _require_read_back(aside, state)
