@@ -95,7 +95,8 @@ def test_gpus_are_those_of_a_node() -> None:
     assert gpus_wanted(config) == training_gpus(config) == 8
 
 
-def test_the_plan_warns_of_an_address_that_only_this_machine_has() -> None:
+def test_the_plan_warns_of_an_address_that_only_this_machine_has(monkeypatch) -> None:
+    monkeypatch.setenv(TOKEN_VARIABLE, "secret")
     nodes = ("launch.nodes=2", "train.prompts_per_step=16", "rollout.group_size=16")
     assert any("launch.master_address" in one for one in plan(config_of(*nodes)).warnings)
     there = plan(config_of(*nodes, "launch.master_address=10.0.0.1")).warnings
@@ -773,7 +774,8 @@ def test_the_agents_port_is_the_one_after_and_has_to_be_free(tmp_path: Path) -> 
         config_of("launch.nodes=2", "launch.master_port=65535")
 
 
-def test_a_machine_that_does_not_exist_is_an_error_and_no_waiting() -> None:
+def test_a_machine_that_does_not_exist_is_an_error_and_no_waiting(monkeypatch) -> None:
+    monkeypatch.setenv(TOKEN_VARIABLE, "secret")
     with pytest.raises(ConfigError, match=r"launch\.master_address: no-such-machine\.invalid"):
         helper.help_train("no-such-machine.invalid", 29700)
 
