@@ -1,7 +1,7 @@
 """The stock transformer of Stable Diffusion 3 beside the fast one (policy.transformer).
 
     python -m benchmarks.fast_transformer                                     # on a GPU
-    python -m benchmarks.fast_transformer --size tiny --device cpu --dtype float32
+    python -m benchmarks.fast_transformer --size small --device cpu --dtype float32
 
 One process, random weights of SD3.5-Medium's shape, 512x512, LoRA; the product's own rollout and
 replay. No text encoder, autoencoder, reward or optimizer is in any figure. A line of JSON each:
@@ -73,7 +73,7 @@ class Size:
 
 SIZES = {
     "medium": Size(SHAPES["medium"], 512, 64, 205, 8192),
-    "tiny": Size(SHAPES["small"], None, 16, 5, 256),
+    "small": Size(SHAPES["small"], None, 16, 5, 256),
 }
 
 
@@ -300,7 +300,7 @@ def device_name(text: str) -> str:
     except (RuntimeError, AssertionError) as error:  # AssertionError: a torch without CUDA
         why = str(error).partition("\n")[0]
         raise argparse.ArgumentTypeError(
-            f"torch has no {text!r} here ({why}); try --size tiny --device cpu --dtype float32"
+            f"torch has no {text!r} here ({why}); try --size small --device cpu --dtype float32"
         ) from error
     return text
 

@@ -27,6 +27,7 @@ from atelier.tracking.mlflow_mirror import series
 from atelier.tracking.mlflow_mirror.memory import Memory
 from atelier.tracking.mlflow_store import shown_uri, tracking_uri
 from atelier.tracking.run_directory import RunDirectory, write_json
+from atelier.tracking.run_file import note_in_run_file
 from atelier.training.judge_traces import JudgeTraces
 from tests.support.fake_run import finish, open_fake_run, write_record, write_steps
 from tests.support.patience import at_once
@@ -314,6 +315,7 @@ def test_another_digest_opens_another_run_with_its_own_numbers_alone(client, run
     assert mlflow_mirror.sync(run)  # of another beta are what lies there from train on
     second = mirrored(client, run)
     assert second.info.run_id != first
+    assert second.info.run_name == f"{read_run(run)['run_name']} (2)"
     assert second.info.status == "SCHEDULED"
     assert second.data.params["algorithm.beta"] == "0.1"
     assert set(second.data.metrics) == {"baseline/similarity"}
@@ -326,6 +328,16 @@ def test_another_digest_opens_another_run_with_its_own_numbers_alone(client, run
     assert mlflow_mirror.sync(run)
     assert history(client, run, "reward/mean") == [(1, 0.01), (2, 0.02)]
     assert mirrored(client, run).info.status == "RUNNING"
+
+
+def test_another_name_is_that_of_the_run_that_is_there(client, run):
+    assert mlflow_mirror.sync(run)
+    first = mirrored(client, run)
+    assert first.info.run_name == read_run(run)["run_name"]
+    note_in_run_file(run, run_name="mine")
+    assert mlflow_mirror.sync(run)
+    assert mirrored(client, run).info.run_id == first.info.run_id
+    assert mirrored(client, run).info.run_name == "mine"
 
 
 def test_a_stage_that_was_not_done_again_is_a_child_of_both_runs(client, run, store):

@@ -19,7 +19,7 @@ from benchmarks.sd3_shape import SHAPES
 @pytest.fixture(scope="module")
 def said() -> list[dict]:
     torch.set_num_threads(1)
-    tiny = ("--size", "tiny", "--device", "cpu", "--dtype", "float32")
+    tiny = ("--size", "small", "--device", "cpu", "--dtype", "float32")
     few = ("--rows", "2", "--steps", "3", "--repeats", "1")
     out = StringIO()
     with redirect_stdout(out):
@@ -70,7 +70,7 @@ OPTIONS = Namespace(
 
 def test_what_is_exact_has_the_same_weights_in_float32() -> None:
     stock, fast, exact = (
-        bench(way, SIZES["tiny"], 1.0, OPTIONS, exact=exact)
+        bench(way, SIZES["small"], 1.0, OPTIONS, exact=exact)
         for way, exact in (("stock", False), ("fast", False), ("stock", True))
     )
     weights = [dict(one.policy.module.named_parameters()) for one in (stock, fast, exact)]
@@ -104,7 +104,7 @@ def test_what_is_exact_has_the_same_weights_in_float32() -> None:
 )
 def test_wrong_options_are_refused(words: tuple[str, ...], expected: str, capsys) -> None:
     with pytest.raises(SystemExit) as refused:
-        fast_transformer.main(["--size", "tiny", "--device", "cpu", *words])
+        fast_transformer.main(["--size", "small", "--device", "cpu", *words])
     assert refused.value.code == 2
     assert expected in capsys.readouterr().err
 
@@ -123,7 +123,7 @@ def test_embeddings_of_a_text_are_made_once(monkeypatch: pytest.MonkeyPatch) -> 
         return random(one, text)
 
     monkeypatch.setattr(RandomEmbeddings, "_random", watched)
-    embeddings = RandomEmbeddings(SIZES["tiny"], torch.device("cpu"))
+    embeddings = RandomEmbeddings(SIZES["small"], torch.device("cpu"))
     first, again = embeddings.encode(["a", "bc", "a"]), embeddings.encode(["bc"])
     assert sorted(made) == ["a", "bc"]
     assert torch.equal(first.embeddings[0], first.embeddings[2])

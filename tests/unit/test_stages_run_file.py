@@ -63,6 +63,20 @@ def test_a_resumed_run_may_be_given_another_name():
     assert read_run(open_run(None, [], None, "flow-1", "flow-3"))["run_name"] == "second"
 
 
+def test_a_name_stays_when_something_else_is_changed():
+    open_run("tiny/base", ["train.seed=7"], "first", None, "flow-1")
+    again = open_run(None, ["algorithm.beta=0.1"], None, "flow-1", "flow-2")
+    assert read_run(again)["run_name"] == report_config(again).tracking.run_name == "first"
+    assert read_run(again)["overrides"] == ["train.seed=7", "algorithm.beta=0.1"]
+    renamed = open_run(None, ["tracking.run_name=second"], None, "flow-1", "flow-3")
+    assert read_run(renamed)["run_name"] == "second"
+    last = open_run(None, ["algorithm.beta=0.2"], "third", "flow-1", "flow-4")
+    assert read_run(last)["run_name"] == "third"
+    assert (
+        read_run(open_run(None, ["algorithm.beta=0"], None, "flow-1", "f"))["run_name"] == "third"
+    )
+
+
 def test_resume_with_overrides_changes_what_they_say_and_nothing_else():
     open_run("tiny/base", ["train.seed=7", "algorithm.beta=0.5"], None, None, "flow-1")
     again = open_run(None, ["algorithm.beta=0.1"], None, "flow-1", "flow-2")

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from atelier.config.sections.judge import JudgeConfig
 from atelier.config.sections.questions import PROMPT
 from atelier.config.sections.rewards import JudgedSection, RewardsConfig
+
+
+def undeclared(name: str, judges: Iterable[str]) -> str:
+    """That a judge is not among those declared, and how one is."""
+    known = ", ".join(judges)
+    if known:
+        return f"{name!r} is not one of judges (declared: {known})"
+    return (
+        f"{name!r} is not one of judges, and none is declared: add a section judges.{name} that "
+        "says what answers, such as {model: assets/tiny-judge, placement: in_process} "
+        "(docs/judge.md)"
+    )
 
 
 def judge_conflicts(
@@ -18,8 +30,7 @@ def judge_conflicts(
             continue
         judge = judges.get(section.judge)
         if judge is None:
-            known = ", ".join(judges) or "none"
-            yield f"{path}.judge", f"{section.judge!r} is not one of judges (declared: {known})"
+            yield f"{path}.judge", undeclared(section.judge, judges)
         elif judge.placement == "in_process" and section.asked_of_an_image(1).in_words:
             yield (
                 f"{path}.judge",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from atelier.config.judged import undeclared
 from atelier.config.prompt_files import PAIR_SOURCES
 from atelier.config.sections.data import DataConfig
 from atelier.config.sections.evaluation import EvaluationConfig
@@ -66,8 +67,7 @@ def suite_conflicts(evaluation: EvaluationConfig, judges: Mapping[str, JudgeConf
     for suite, name in evaluation.judges_of_suites.items():
         key = f"evaluation.{suite}.judge"
         if name is not None and name not in judges:
-            known = ", ".join(judges) or "none"
-            yield key, f"{name!r} is not one of judges (declared: {known})"
+            yield key, undeclared(name, judges)
         elif name is not None and judges[name].placement == "in_process":
             yield from _wordless_conflicts(evaluation, suite, name)
     asked = judges.get(evaluation.judge or "")

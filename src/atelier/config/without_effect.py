@@ -240,7 +240,11 @@ RULES = (
         lambda config: config.rollout.window.strategy == "decay",
         "rollout.window.strategy: decay",
     ),
-    Rule(("data.path",), lambda config: config.data.source != "scenes", "another data.source"),
+    Rule(
+        ("data.path",),
+        lambda config: config.data.source != "scenes",
+        "a data.source that reads files, such as plain or ocr_text",
+    ),
     Rule(
         ("data.datasets", "data.sampling_mode"),
         lambda config: config.data.source == "mixture",

@@ -197,18 +197,25 @@ def _configuration(
 
     None in their place: nothing is asked of an existing run but to go on, so it keeps its own.
     """
+    kept: list[str] = []
+    named = None
     if run is not None:
         before = read_run(run)
         if not (recipe or overrides or variables):
             config = load_stage_config(run.config("report"))
             return (_named(config, run_name), before["overrides"]) if run_name else (config, None)
+        named = load_stage_config(run.config("report")).tracking.run_name
         kept = _without_old_services(before["overrides"], overrides)
-        recipe, overrides = recipe or before["recipe"], [*kept, *overrides]
+        recipe = recipe or before["recipe"]
         variables = joined(before.get("variables", {}), variables or {})
-    name = [f"tracking.run_name={json.dumps(run_name)}"] if run_name else []
-    config = resolve(recipe, [*overrides, *name], variables=variables)
+    settings = [*kept, *_naming(named), *overrides, *_naming(run_name)]
+    config = resolve(recipe, settings, variables=variables)
     plan(config)
-    return config, list(overrides)
+    return config, [*kept, *overrides]
+
+
+def _naming(run_name: str | None) -> list[str]:
+    return [f"tracking.run_name={json.dumps(run_name)}"] if run_name else []
 
 
 def _without_old_services(before: Sequence[str], overrides: Sequence[str]) -> list[str]:

@@ -66,6 +66,7 @@ class Target:
             run_id = str(found[0]) if found else self._create_run(identity)
             self.memory.note(run_id=run_id, status="RUNNING")
             note_in_run_file(self.run, mlflow_run_id=run_id)
+        self._name()
         self._note_identities()
 
     def child(self, stage: str, record: Mapping[str, Any]) -> str:
@@ -114,6 +115,23 @@ class Target:
             if stage not in self.memory.values["identities"]:
                 self.client.set_tag(self.run_id, f"{IDENTITY_TAG}{stage}", identity)
                 self.memory.note_in("identities", stage, identity)
+
+    def _name(self) -> None:
+        """As run.json has it by now. Where a run directory has several MLflow runs, of other
+        configurations or data, the later ones have a number behind it."""
+        name = self.description["run_name"]
+        if self.memory.values.get("name") == name:
+            return
+        number = self._before()
+        shown = f"{name} ({number + 1})" if number else name
+        self.client.set_tag(self.run_id, "mlflow.runName", shown)
+        self.memory.note(name=name)
+
+    def _before(self) -> int:
+        """How many MLflow runs of this run directory are older than this one."""
+        runs = [one for one in self._find({}) if PARENT_TAG not in one.data.tags]
+        mine = next(one.info.start_time for one in runs if one.info.run_id == self.run_id)
+        return sum(one.info.start_time < mine for one in runs)
 
     def _create_run(self, identity: Mapping[str, str]) -> str:
         description, git = self.description, self.description["git"]
