@@ -31,7 +31,7 @@ def scored_run(
     write_record(run, "prepare", outputs={"train.parquet": "a" * 64, "heldout.parquet": "b" * 64})
     write_scores(run.baseline, np.full(len(after), 0.5) if before is None else before)
     write_scores(run.evaluate, after)
-    identity = {"digest": read_run(run)["digests"]["evaluate"]}
+    identity = {"digest": read_run(run)["digests"]["evaluate"], "inputs": {}}
     write_record(run, "evaluate", identity=identity)
     write_steps(run, range(1, 4))
     for step, level in ((0, 0.5), (2, 0.6)):

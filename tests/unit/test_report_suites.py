@@ -70,7 +70,7 @@ def finished(root: Path, *overrides: str, wrong: int = 8) -> RunDirectory:
     write_steps(run, range(1, 4))
     rows = compare(read_evaluation(run.baseline), read_evaluation(run.evaluate), 200)
     write_json(run.evaluate / "comparison.json", [asdict(one) for one in rows])
-    identity = {"digest": read_run(run)["digests"]["evaluate"]}
+    identity = {"digest": read_run(run)["digests"]["evaluate"], "inputs": {}}
     write_record(run, "evaluate", identity=identity)
     return run
 

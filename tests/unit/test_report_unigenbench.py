@@ -54,7 +54,7 @@ def finished(root: Path, *overrides: str, wrong: int = 7) -> RunDirectory:
     rows = compare(read_evaluation(run.baseline), read_evaluation(run.evaluate), 200)
     write_json(run.evaluate / "comparison.json", [asdict(one) for one in rows])
     means = read_evaluation(run.evaluate)
-    identity = {"digest": read_run(run)["digests"]["evaluate"]}
+    identity = {"digest": read_run(run)["digests"]["evaluate"], "inputs": {}}
     summary = {name: means.mean(name) for name in means.summary["metrics"]}
     write_record(run, "evaluate", identity=identity, summary=summary)
     return run
