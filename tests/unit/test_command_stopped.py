@@ -70,8 +70,8 @@ def test_a_stage_says_how_it_goes_on(tmp_path: Path, by: signal.Signals) -> None
     code, said = stopped(words, by, lambda: _works(run))
     assert code == SIGNALS[by]
     assert "Traceback" not in said
-    last = said.strip().splitlines()[-1]
-    assert last == f"interrupted. To go on: atelier stage baseline --run '{run.root}'"
+    # Not always the last line: what MLflow lacks is sent at the very end, and may fail in words.
+    assert f"interrupted. To go on: atelier stage baseline --run '{run.root}'" in said.splitlines()
     assert '"failed"' in (run.baseline / "stage.json").read_text()
 
 
